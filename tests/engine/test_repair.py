@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from cheops.engine.events import Answer, Retried, Stage, Submitted
-from cheops.engine.status import Overall
+from cheops.engine.events import Answer, Notify, Retried, Stage, Submitted, Verified
+from cheops.engine.status import Overall, status
 from cheops.log.operation import Command, Kind, Status
-from cheops.sim.apps import FILE, RefusedError
+from cheops.sim.apps import COUNTER, FILE, RefusedError
 from tests.engine.lab import Lab
 from tests.engine.picky import Picky, diverged
 
@@ -158,3 +158,93 @@ def test_the_revision_is_another_one_after_each_run() -> None:
     assert isinstance(picky, Picky)
     ops = lab.at("b", "n").history.ops
     assert {lab.at("a", "n").replies[id_, "b"].status for id_ in ops} == {Status.OK}
+
+
+# -- drift -------------------------------------------------------------------------------------------------------
+
+
+def equal() -> Lab:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    assert overall(lab) == [Overall.CONVERGED] * 2
+    return lab
+
+
+def found(lab: Lab, differs: str, by: str = "a", at: str = "ab") -> None:
+    for site in at:
+        lab.take(site, Verified("n", by, differs, lab.now_ms))
+    lab.run()
+
+
+def test_applications_that_differ_are_diverged_until_they_are_found_equal() -> None:
+    lab = equal()
+    found(lab, "b has 7")
+    assert overall(lab) == [Overall.DIVERGED] * 2
+    assert lab.status("b", "n").drift == "b has 7"
+    assert status(lab.at("a", "n"), {"b"}, with_drift=False).overall is Overall.CONVERGED
+    lab.submit("a", "n", "inc 1")  # this need not heal anything
+    lab.run()
+    assert overall(lab) == [Overall.DIVERGED] * 2
+    found(lab, "")
+    assert overall(lab) == [Overall.CONVERGED] * 2
+
+
+def test_drift_outlives_a_restart() -> None:
+    lab = equal()
+    found(lab, "b has 7")
+    lab.crash("b")
+    lab.restart("b")
+    lab.submit("b", "n", "inc 1")  # so that it is loaded
+    lab.run()
+    assert lab.status("b", "n").overall is Overall.DIVERGED
+
+
+def test_a_forced_operation_ends_drift_when_it_has_run_everywhere() -> None:
+    lab = equal()
+    found(lab, "b has 7")
+    lab.partition("a", "b")
+    lab.submit("a", "n", "set 1", Kind.FORCE)
+    lab.run()
+    assert Overall.CONVERGED not in overall(lab)
+    lab.heal()
+    lab.run()
+    assert overall(lab) == [Overall.CONVERGED] * 2
+    lab.crash("a")
+    lab.restart("a")
+    lab.submit("b", "n", "inc 1")
+    lab.run()
+    assert overall(lab) == [Overall.CONVERGED] * 2
+
+
+def test_drift_after_a_forced_operation_counts() -> None:
+    lab = equal()
+    lab.submit("a", "n", "set 1", Kind.FORCE)
+    lab.run()
+    found(lab, "b has 7")
+    assert overall(lab) == [Overall.DIVERGED] * 2
+
+
+def test_a_site_takes_back_only_what_it_has_found_itself() -> None:
+    lab = equal()
+    found(lab, "b has 7", by="a")
+    found(lab, "", by="b")
+    assert overall(lab) == [Overall.DIVERGED] * 2
+    found(lab, "nonsense", by="c")
+    assert lab.status("a", "n").drift == "b has 7", "c is no site of the resource"
+
+
+def test_drift_is_reported_once() -> None:
+    lab = equal()
+    site = lab.nodes["a"].site
+    assert site is not None
+    notices = [
+        [
+            effect.what
+            for effect in site.step(Verified("n", "a", differs, lab.now_ms), lab.now_ms)
+            if isinstance(effect, Notify)
+        ]
+        for differs in ("b has 7", "b has 7", "", "b has 8")
+    ]
+    assert notices == [["drifted"], [], [], ["drifted"]]

@@ -125,6 +125,17 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """A site has compared the application's states at all sites of a resource. `differs` says how they differ; empty:
+    they are equal."""
+
+    resource: str
+    by: str
+    differs: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Queried:
     """A client queries the status of a resource, which is loaded; with `refresh`, the other sites are asked too."""
 
@@ -175,6 +186,7 @@ Event: TypeAlias = (
     | Enumerated
     | Resolved
     | Retried
+    | Verified
     | Queried
     | ClientLeft
     | MatricesReceived

@@ -5,9 +5,9 @@ A definite failure at the origin makes an operation void; elsewhere it means tha
 never guessed: see `doubt`.
 """
 
-from cheops.engine import retention
+from cheops.engine import drift, retention
 from cheops.engine.documents import Started, key_of
-from cheops.engine.events import Effects, Notify, Outcome, Resolved, Result, Retried
+from cheops.engine.events import Effects, Notify, Outcome, Resolved, Result, Retried, Verified
 from cheops.engine.replica import Replica
 from cheops.engine.runs import Purpose, Running
 from cheops.log.operation import NO_TIME, Applied, Kind, Operation, OpId, Reply, Status, Timing, Verdict
@@ -309,12 +309,15 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
     retention.fold(replica, write, out)
 
 
-def resolve(replica: Replica, decision: Resolved | Retried, out: Effects) -> None:
-    """Take the operator's decision."""
-    if isinstance(decision, Resolved):
-        _settle_unknown(replica, decision.op, happened=decision.happened, out=out)
-    else:
-        _retry(replica, out)
+def take_finding(replica: Replica, finding: Resolved | Retried | Verified, out: Effects) -> None:
+    """Take what the operator decided, or what a comparison of the applications has found."""
+    match finding:
+        case Resolved():
+            _settle_unknown(replica, finding.op, happened=finding.happened, out=out)
+        case Retried():
+            _retry(replica, out)
+        case Verified():
+            drift.record(replica, finding, out)
 
 
 def _settle_unknown(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:

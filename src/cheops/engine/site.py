@@ -35,6 +35,7 @@ from cheops.engine.events import (
     Submitted,
     Tick,
     Unstorable,
+    Verified,
 )
 from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
 from cheops.engine.matrices import Matrices
@@ -48,7 +49,7 @@ from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operati
 # of several operations in a row; more would make a restart load more resources than necessary.
 _REST_MS = 1_000
 
-_OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Queried, ClientLeft)
+_OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Verified, Queried, ClientLeft)
 
 
 class Site:
@@ -258,8 +259,8 @@ class Site:
             case ClientLeft():
                 replica.clients.remove(event.op)
                 return
-            case Resolved() | Retried():
-                outcome.resolve(replica, event, out)
+            case Resolved() | Retried() | Verified():
+                outcome.take_finding(replica, event, out)
             case _:
                 raise AssertionError(f"not an event of a resource: {event}")
         scheduler.advance(replica, out, self._now_ms)

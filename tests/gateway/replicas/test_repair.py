@@ -248,3 +248,88 @@ def test_a_repair_outlives_a_cut(make_sites: MakeSites, wan: Wan) -> None:
     wan.heal()
     until(lambda: services(sites) == [[{"name": "debian"}]] * 3, "for the repair at site3")
     converged(sites, meta_id)
+
+
+# -- verify_every ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(make_sites: MakeSites) -> Sites:
+    started = make_sites(verify_every="1s")
+    started.start()
+    return started
+
+
+def diverged_everywhere(sites: Sites, meta_id: str) -> None:
+    for site in sites.sites:
+        until(lambda s=site: status(sites, meta_id, s) == "DIVERGED", f"for {site} to say DIVERGED")  # type: ignore[misc]
+
+
+def test_a_change_behind_the_back_of_cheops_is_found_and_repaired(watched: Sites) -> None:
+    sites = watched
+    meta_id, other = sites.create(name="debian"), sites.create(name="other")
+    [item] = [one for one in sites.images("site3") if one["name"] == "debian"]
+    assert sites.direct("site3", "PUT", item["self"], {"name": "by hand"}).status == 200
+    diverged_everywhere(sites, meta_id)
+    shown = cheops(sites, "site2", "status", meta_id, code=1)
+    assert "the application at site3 differs from that at site1, although all sites ran the same" in shown
+    assert f"cheops repair {meta_id}" in shown
+    assert "DIVERGED" in cheops(sites, "site2", "get", "resources")
+    assert status(sites, other) == "CONVERGED"
+    assert _metric(sites, "site1", "cheops_drifted") == 1
+    assert _metric(sites, "site2", 'cheops_events_total{kind="drifted"}') == 1
+    cheops(sites, "site2", "repair", meta_id, "--from", "site1", "--yes")
+    assert [[one["name"] for one in items] for items in services(sites)] == [["debian", "other"]] * 3
+    converged(sites, meta_id)
+    until(lambda: _metric(sites, "site1", "cheops_drifted") == 0, "for the metric")
+
+
+def test_drift_outlives_a_restart_and_ends_when_the_states_are_equal(watched: Sites) -> None:
+    sites = watched
+    meta_id = sites.create(name="debian")
+    [item] = sites.images("site3")
+    assert sites.direct("site3", "DELETE", item["self"]).status == 204  # that it is not there is a difference
+    diverged_everywhere(sites, meta_id)
+    sites.rig.stop("site2")
+    sites.configure("site2", verify_every="24h")
+    sites.rig.start("site2")
+    assert status(sites, meta_id, "site2") == "DIVERGED"
+    cheops(sites, "site1", "repair", meta_id, "--from", "site1", "--yes")
+    converged(sites, meta_id)
+    [item] = sites.images("site3")
+    assert sites.direct("site3", "PUT", item["self"], {"name": "by hand"}).status == 200
+    diverged_everywhere(sites, meta_id)
+    # A write through Cheops that leaves the sites equal ends it too.
+    assert sites.call("site2", "PUT", f"/images/{meta_id}", {"name": "new"}, Cheops_Wait="all").status == 200
+    converged(sites, meta_id)
+    assert services(sites) == [[{"name": "new"}]] * 3
+
+
+def test_a_service_that_is_down_is_no_drift(watched: Sites) -> None:
+    sites = watched
+    meta_id = sites.create(name="debian")
+    fault(sites, "site3", method="GET", status=503)
+    before = _reads(sites, "site2")
+    until(lambda: _reads(sites, "site2") >= before + 3, "for three rounds")
+    assert status(sites, meta_id) == "CONVERGED"
+    assert _metric(sites, "site1", "cheops_drifted") == 0
+
+
+def test_only_one_site_compares(watched: Sites) -> None:
+    sites = watched
+    sites.create(name="debian")
+    before = _reads(sites, "site2")
+    until(lambda: _reads(sites, "site2") >= before + 3, "for three rounds")
+    asked = {site: _reads(sites, site) for site in SITES}
+    assert max(asked.values()) - min(asked.values()) <= 1, f"each round reads each service once: {asked}"
+
+
+def _reads(sites: Sites, site: str) -> int:
+    """How often the service of a site was asked for its image."""
+    told = sites.direct(site, "GET", "/_told").json
+    return sum(one["method"] == "GET" and one["path"].count("/") == 2 for one in told)
+
+
+def _metric(sites: Sites, site: str, name: str) -> float:
+    lines = sites.rig.request(site, "GET", "/metrics").decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
