@@ -9,7 +9,7 @@ from cheops.client import AgentError
 from cheops.log.operation import Status
 from tests.agent.rig import MakeRig, until
 from tests.agent.types import FILE
-from tests.api.agents import Sites, two_sites
+from tests.api.agents import Sites, text_of, two_sites
 
 # The command that writes a state is none that operations may contain.
 NOTE: dict[str, Any] = {
@@ -119,3 +119,17 @@ def test_a_forced_command_is_still_one_that_the_type_allows(sites: Sites) -> Non
     force = ResolveRequest(resolution=Resolution.FORCE, command=write, type="set")
     with pytest.raises(AgentError, match="not allowed"):
         sites["site1"].resolve("n", force)
+
+
+def test_drift_of_a_command_is_found_and_ends_with_an_equal_state(make_rig: MakeRig) -> None:
+    sites = two_sites(make_rig, note={**NOTE, "verify_every": "1s"})
+    for site in sites.names:
+        (sites.rig.folder(site) / "one").write_text("one\n")
+    sites.make("n", "set", "cp one __ID__", "note")
+    (sites.rig.folder("site2") / "n").write_text("by hand\n")
+    status = sites.becomes("site2", "n", "DIVERGED")
+    assert status.sentence == "the application at site2 differs from that at site1, although all sites ran the same"
+    assert status.sentence in text_of(sites["site1"].explain("n"))
+    (sites.rig.folder("site2") / "n").write_text("one\n")
+    for site in sites.names:
+        sites.becomes(site, "n", "CONVERGED")

@@ -245,7 +245,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     part: str = ""
     after: tuple[After, ...] = ()
     state: bool = False  # sets the whole state, as a repair has read it at one site; see restoration.py
-    made_at: str = ""  # with `state`: the path at which it is created where there is none; empty if clients name it
+    made_at: str = ""  # with `state`: where a POST creates it, if there is none; empty if a PUT does that
 
     @property
     def creates(self) -> bool:
@@ -329,6 +329,8 @@ def check_request(request: Request) -> None:
     """Raises PayloadError for what is no change of the service's resources, whichever site signed it."""
     if request.method in _NO_OPERATIONS:
         raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
+    if request.state and request.method != "PUT":
+        raise PayloadError(f"{request.method} does not set a whole state")
     if any(map(leaves_service, (request.path, request.item, request.made_at))):
         raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
     if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):

@@ -96,7 +96,7 @@ class Restoration:
             headers=(("Content-Type", content_type),) if content_type else (),
             client=copy.client,
             state=True,
-            made_at="" if copy.is_named else _creation_path(replica, copy),
+            made_at=_creation_path(replica, copy),
         )
         request = self._by_rule(service, request, meta_id, body)
         check_rules(service, request)
@@ -134,7 +134,7 @@ class Restoration:
             raise _refused(
                 f"by services.{service.name}.rules, PUT {printable(shortened(request.path))} does not set its state"
             )
-        return msgspec.structs.replace(request, kind=meaning.kind.value, item=meaning.item, named=True, made_at="")
+        return msgspec.structs.replace(request, kind=meaning.kind.value, item=meaning.item, named=True)
 
     # -- write ---------------------------------------------------------------------------------------------
 
@@ -174,6 +174,7 @@ class Restoration:
         local_of = self._copies.index.local_of
         path = self._sender.local_path(copy) if copy else text_to_local(task.request.item, local_of, Form.URL)
         for method in (PUT_METHOD, "PATCH"):
+            check_rules(task.service, msgspec.structs.replace(task.request, method=method))
             reply = await self._sender.send(task.service, task.request, path, task.body, task.identity, method=method)
             if reply.status not in _NO_SUCH_METHOD:
                 break
@@ -184,6 +185,8 @@ class Restoration:
         where = task.request.made_at
         request = msgspec.structs.replace(task.request, method=CREATE_METHOD, path=where, state=False, made_at="")
         check_rules(task.service, request)
+        if request.kind and _created(task.service, request, content) != task.meta_id:
+            return Outcome(Result.KO, f"by the rules of this site, {CREATE_METHOD} {where} does not create it")
         path = text_to_local(where, self._copies.index.local_of, Form.URL)
         body = _without_mentions(content, task.meta_id) if request.is_json else content
         try:
@@ -237,12 +240,19 @@ def _refused(why: str) -> ClientError:
 
 
 def _creation_path(replica: Replica, copy: Copy) -> str:
-    """Where it is created at a site that does not have it: where it was, as far as that is known."""
+    """Where it is created at a site that does not have it: where it was, as far as that is known. Empty if a PUT of it
+    does that."""
     for op in operations(replica):
         request = request_of(op.payload)
-        if request.made_at or (request.creates and not request.named):
+        if request.made_at or (request.creates and request.method == CREATE_METHOD):
             return request.made_at or request.path
-    return collection_of(copy.item)
+    return "" if copy.is_named else collection_of(copy.item)
+
+
+def _created(service: ServiceConfig, request: Request, content: bytes) -> str:
+    """What a request creates, by the rules of a service."""
+    meaning = meaning_of(service.replication.rules, request.method, request.path, request.headers, content)
+    return meaning.meta_id(service.name) if meaning and meaning.kind is RuleKind.CREATE else ""
 
 
 def _is_about_a_part(request: Request, copy: Copy) -> bool:
