@@ -105,7 +105,7 @@ def test_a_site_that_is_down_is_named_and_gets_the_state_later(sites: Sites) -> 
 
 def test_a_type_that_cannot_write_a_state_says_what_to_do(sites: Sites) -> None:
     sites.make("plain", "set", "echo one > plain", "plain")
-    with pytest.raises(AgentError, match="has no 'checkpoint'.*cheops exec --force --id plain"):
+    with pytest.raises(AgentError, match=r"has no 'checkpoint'.*cheops exec --force --id plain"):
         sites["site1"].resolve("plain", state_of("site1"))
     sites.make("broken", "set", "cp one __ID__", "note")
     (sites.rig.folder("site1") / "broken").unlink()
