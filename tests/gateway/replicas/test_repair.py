@@ -190,6 +190,18 @@ def _resources(sites: Sites) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_site_that_is_added_after_a_repair_gets_the_state(sites: Sites) -> None:
+    meta_id = sites.create(scope="site1 & site2", name="debian")
+    [item] = sites.images("site1")
+    assert sites.direct("site1", "PUT", item["self"], {"name": "by hand", "version": 12}).status == 200
+    cheops(sites, "site2", "repair", meta_id, "--from", "site1", "--yes")
+    cheops(sites, "site2", "sites", "add", meta_id, "site3")
+    converged(sites, meta_id)
+    assert services(sites) == [[{"name": "by hand", "version": 12}]] * 3
+    cheops(sites, "site3", "delete", meta_id)
+    assert services(sites) == [[]] * 3
+
+
 def test_parts_that_no_state_shows_are_not_lost(sites: Sites) -> None:
     meta_id = sites.create(name="debian")
     assert sites.call("site1", "PUT", f"/images/{meta_id}/file", b"data", Content_Type="text/plain").status == 204

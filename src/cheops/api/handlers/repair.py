@@ -5,8 +5,8 @@ submitted there as a forced operation: it is in the log like any other, so a sit
 """
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 from msgspec import structs
@@ -24,8 +24,8 @@ from cheops.api.request import ApiRequest, handles
 from cheops.api.submission import HOP_HEADER, NO_REPLY_YET, OperationRequest, RequestError, execute, post_to_site
 from cheops.api.views.operations import find, names, sites_of, status_at
 from cheops.api.views.status import resource_status, site_view
+from cheops.engine.events import Answer, Retried
 from cheops.engine.events import Resolved as ResolvedEvent
-from cheops.engine.events import Retried
 from cheops.engine.replica import Replica
 from cheops.engine.status import operation_status, status
 from cheops.errors import CheopsError, ClientError
@@ -180,31 +180,40 @@ async def _take_state(request: ApiRequest[TimeoutParameters, ResolveRequest], bo
             except ClientError as error:
                 if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
                     raise
-    done: dict[str, RepairedSite] = {}
     operation = str(accepted.op)
-    async for answer in answers:
-        if answer.status in (None, Status.PENDING, Status.UNKNOWN):
-            continue
-        detail = answer.detail if answer.status is not Status.OK else ""
-        done[answer.site] = RepairedSite(site=answer.site, status=answer.status, operations=(operation,), detail=detail)
-        if answer.site == node.name and answer.status is not Status.OK:
-            raise ClientError(
-                f"nothing was changed at the other sites, because {node.name} itself did not take its state back: "
-                f"{detail or answer.status.value}",
-                status=_CONFLICT,
-            )
-        if len(done) == len(sites):
-            break
-    pending = (
-        RepairedSite(site=one, status=Status.PENDING, operations=(operation,), detail=NO_REPLY_YET) for one in sites
-    )
+    done = await _outcomes(node.name, operation, len(sites), answers)
+    pending = RepairedSite(site="", status=Status.PENDING, operations=(operation,), detail=NO_REPLY_YET)
     return Resolved(
         resource=id_,
         site=node.name,
         operation=operation,
         resolution=body.resolution,
-        sites=tuple(done.get(one.site, one) for one in pending),
+        sites=tuple(done.get(site) or structs.replace(pending, site=site) for site in sites),
     )
+
+
+async def _outcomes(
+    here: str, operation: str, most: int, answers: AsyncGenerator[Answer, None]
+) -> dict[str, RepairedSite]:
+    """What sites reply, until all have or the time is over; raises ClientError if it failed at its own site."""
+    done: dict[str, RepairedSite] = {}
+    async with aclosing(answers):
+        async for answer in answers:
+            if answer.status in (None, Status.PENDING, Status.UNKNOWN):
+                continue
+            detail = answer.detail if answer.status is not Status.OK else ""
+            done[answer.site] = RepairedSite(
+                site=answer.site, status=answer.status, operations=(operation,), detail=detail
+            )
+            if answer.site == here and answer.status is not Status.OK:
+                raise ClientError(
+                    f"nothing was changed at the other sites, because {here} itself did not take its state back: "
+                    f"{detail or answer.status.value}",
+                    status=_CONFLICT,
+                )
+            if len(done) == most:
+                break
+    return done
 
 
 async def _state_request(node: Node, id_: str, by: Principal, pins: ExitStack) -> OperationRequest:
