@@ -174,6 +174,19 @@ def test_a_state_that_is_another_one_after_it_was_written_is_no_success(sites: S
     converged(sites, meta_id)
 
 
+def test_a_service_without_put_is_written_by_patch_if_that_gives_the_same_state(sites: Sites) -> None:
+    meta_id = sites.create(name="debian")
+    [item] = sites.images("site2")
+    assert sites.direct("site2", "PATCH", item["self"], {"name": "by hand"}).status == 200
+    fault(sites, "site2", method="PUT", status=405)
+    cheops(sites, "site1", "repair", meta_id, "--from", "site1", "--yes")
+    assert services(sites) == [[{"name": "debian"}]] * 3
+    converged(sites, meta_id)
+    assert sites.direct("site2", "PATCH", item["self"], {"more": 1}).status == 200  # PATCH cannot remove it
+    assert "$.more differs" in cheops(sites, "site1", "repair", meta_id, "--from", "site1", "--yes", code=1)
+    assert status(sites, meta_id) == "DIVERGED"
+
+
 def test_what_clients_name_is_repaired_too(sites: Sites) -> None:
     answer = sites.call("site1", "PUT", "/notes/a", {"text": "one"}, EVERYWHERE, Cheops_Wait="all")
     assert answer.status == 201
