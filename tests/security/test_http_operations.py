@@ -21,7 +21,7 @@ from tests.security.sites import all_up, is_well, refused
 SITES = ("site1", "site2")
 ALLOW = ["POST /images", "PUT /images/*", "PATCH /images/**", "DELETE /images/*", "PUT /notes/*", "PATCH /notes/*"]
 
-META_ID = "c4e095a1-0000-8000-8000-0123456789ab"
+META_ID, OTHER_ID = (f"c4e095a1-0000-8000-8000-{number:012x}" for number in (1, 2))
 
 
 class _Service(BaseHTTPRequestHandler):
@@ -147,7 +147,7 @@ def goes_on(stage: Stage) -> None:
         {"method": "PUT", "path": "/images/x", "state": True, "made_at": "/images"},
         {"method": "PUT", "path": f"/images/{META_ID}", "state": True, "made_at": "/users", "meta_id": META_ID},
         {"method": "PUT", "path": "/notes/a", "item": "/notes/a", "named": True, "state": True, "made_at": "/images"},
-        {"method": "PATCH", "path": f"/images/{META_ID}", "state": True, "made_at": "/images", "meta_id": META_ID},
+        {"method": "PATCH", "path": f"/images/{OTHER_ID}", "state": True, "made_at": "/images", "meta_id": OTHER_ID},
         {"method": "PUT", "path": "/notes/b", "item": "/notes/b", "named": True, "state": True, "made_at": "/../users"},
     ],
     ids=str,
