@@ -16,6 +16,7 @@ from typing import Any
 import uvloop
 
 from cheops.api.app import application
+from cheops.api.drift_detector import DriftDetector
 from cheops.api.guard import ConnectionGuard
 from cheops.api.peers import peer_endpoint
 from cheops.api.server import BACKLOG, Servers
@@ -60,10 +61,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         await node.stop()
         gateway_sockets.close()
         raise
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, node)
+    stopping = _handle_signals(node)
     try:
         if gateway:
             await gateway.start(gateway_sockets)
@@ -72,6 +70,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         listening.close()
         raise
     await servers.start()
+    node.serve("drift detector", DriftDetector(node).run())
     started()
     failed = asyncio.create_task(node.failed())
     try:
@@ -90,6 +89,15 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         await node.stop()
     if broken:
         raise CheopsError(f"the agent of {config.name} stopped: {broken}")
+
+
+def _handle_signals(node: Node) -> asyncio.Event:
+    """The event that a signal to stop sets."""
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, node)
+    return stopping
 
 
 def _report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

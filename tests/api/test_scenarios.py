@@ -187,7 +187,7 @@ def _diverged(sites: Sites) -> None:
         assert [one.operation for one in status.sites[1].failed] == ["site1:2"]
         text = text_of(sites[site].explain("torn"))
         assert "site1:2 succeeded at site1 but failed at site2: exit code 1: no such file here" in text
-        assert "cheops exec --force --id torn" in text
+        assert "cheops repair torn" in text
     sites["site2"].submit("torn", SubmitRequest(type="set", command="true", kind="force"))  # type: ignore[arg-type]
     sites.becomes("site1", "torn", "CONVERGED")
 

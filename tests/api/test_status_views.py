@@ -88,7 +88,7 @@ def test_diverged_after_a_partial_error() -> None:
         assert [one.operation for one in found.sites[1].failed] == ["a:2"]
         assert "no sevens here" in found.sites[1].failed[0].detail
         assert "a:2 succeeded at a but failed at b: no sevens here" in text_of(explain(lab, site))
-    assert "cheops exec --force --id n" in explain(lab, "a").conclusion
+    assert "cheops repair n" in explain(lab, "a").conclusion
 
 
 def test_unknown_after_a_crash() -> None:

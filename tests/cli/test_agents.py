@@ -157,11 +157,22 @@ def _diverged(cheops: Cheops, make: tuple[str, ...]) -> None:
     ran = cheops(*make, "add", "--command", fails_at_site2, code=1)
     assert "KO      site2  exit code 1" in ran.out
     assert cheops("status", "notes", code=1).out.startswith("DIVERGED")
-    assert "cheops exec --id notes --force" in cheops("resolve", "notes", code=1).out
+    assert "cheops repair notes" in cheops("resolve", "notes", code=1).out
+    plan = cheops("repair", "notes", code=1).out
+    assert "  runs again: site1:2 at site2" in plan
+    assert "  writes the state of site1 at site2; no operation is lost" in plan
+    assert "  writes the state of site2 at site1; the effect of site1:2 is lost" in plan
+    assert "it failed at a site" in cheops("repair", "notes", "--retry", code=1).out
+    assert "To do it, add --yes" in cheops("repair", "notes", "--from", "site2", code=1).out
+    assert "has no 'checkpoint'" in cheops("repair", "notes", "--from", "site2", "--yes", code=1).err
+    assert "choose one" in cheops("repair", "notes", "--from", "site2", "--retry", code=1).err
+    assert "--yes is for --from" in cheops("repair", "notes", "--retry", "--yes", code=1).err
+    assert "'site9' is no site of this resource" in cheops("repair", "notes", "--from", "site9", code=1).err
     assert re.search(r"site1:2 +add +● +✗", cheops("log", "notes").out)
     assert cheops("wait", "notes", "--timeout", "0", code=1).out.startswith("DIVERGED")
     cheops(*make, "set", "--command", "echo base > notes", "--force")
     cheops("wait", "notes")
+    assert "nothing to repair" in cheops("repair", "notes").out
 
 
 def _unknown(rig: Rig, cheops: Cheops) -> None:

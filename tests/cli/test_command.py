@@ -74,7 +74,7 @@ def test_the_usage_has_arguments_as_they_are_written(argv: list[str], usage: str
 
 def test_paragraphs_of_help_are_wrapped_to_the_window() -> None:
     ran = run_process("resolve", "--help", env={**os.environ, "COLUMNS": "200"})
-    assert "with 'no' it runs again. DIVERGED: an operation with 'cheops exec --force' becomes the new base." in ran.out
+    assert "with 'no' it runs again. For any other reason why sites differ, see 'cheops repair'." in ran.out
 
 
 @pytest.mark.parametrize("command", ["parse", "explain", "functions"])

@@ -185,7 +185,7 @@ def test_status_says_who_lacks_what() -> None:
     assert out[4].split() == ["site2", "yes", "now", "0", "site1:3", "-"]
     assert out[5].split() == ["site3", "no", "12", "s", "ago", "2", "-", "-"]
     assert "site2 site1:3: exit code 1" in out
-    assert out[-1] == "reason: cheops explain n   how to fix it: cheops resolve n"
+    assert out[-1] == "reason: cheops explain n   how to fix it: cheops repair n"
     assert "DIGEST" in drawn(draw_status, found, wide=True)[2]
 
 
@@ -195,9 +195,9 @@ def test_resolve_lists_what_is_open_with_the_command_that_closes_it() -> None:
     failed = resource_status("DIVERGED", site_status("site1"), site_status("site2", failed=FAILED))
     out = drawn(draw_open, failed)
     assert out[0] == "DIVERGED  site1:3 at site2: exit code 1"
-    assert "cheops exec --id n --force" in out[1]
+    assert out[1] == "  make the sites equal again: cheops repair n"
     order = resource_status("DIVERGED", site_status("site1"), order_not_enforced=True)
-    assert "--force" in drawn(draw_open, order)[0]
+    assert "cheops repair n" in drawn(draw_open, order)[0]
     assert "nothing to resolve" in drawn(draw_open, resource_status("CONVERGED"))[0]
 
 
@@ -212,9 +212,8 @@ def test_verify_shows_how_the_sites_differ() -> None:
     out = drawn(draw_verification, found)
     assert out[2].split() == ["site2", "OK", "two"]
     assert out[out.index("differences of site2 from site1:") + 1 :][:5] == list(diff)
-    assert out[-3] == "the sites differ; reason: cheops explain n"
-    assert out[-2].endswith("To make the sites equal again, write the complete state: cheops exec --force --id n …")
-    assert out[-1] == "  (for a resource of an HTTP service: a PUT through the gateway)"
+    assert out[-2] == "the sites differ; reason: cheops explain n"
+    assert out[-1].endswith("To make the sites equal again: cheops repair n")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ BAD = [
         "site: a\nservices:\n  image: {uri: http://b}",
         (
             "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
-            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 25 more"
+            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 26 more"
         ),
     ),
     (
@@ -292,7 +292,7 @@ BAD_TYPES = [
         "{rest: x}",
         (
             ".rest: unknown key; did you mean 'reset'? Known here: allow, backend, checkpoint, cwd, decompose, "
-            "env, limits, logic, matrix, max_output, no_new_privileges, on_error and 10 more"
+            "env, limits, logic, matrix, max_output, no_new_privileges, on_error and 11 more"
         ),
     ),
     ("{parallel: maybe}", ".parallel: expected true or false (without quotes), found 'maybe'"),
@@ -342,6 +342,7 @@ BAD_TYPES = [
             "'w \\{state}'",
         )
     ),
+    ("{verify_every: 1h}", ".verify_every: 'read' is missing: the command that prints the state to compare"),
     # on_error
     (
         "{on_error: decompose}",

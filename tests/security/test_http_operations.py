@@ -21,6 +21,8 @@ from tests.security.sites import all_up, is_well, refused
 SITES = ("site1", "site2")
 ALLOW = ["POST /images", "PUT /images/*", "PATCH /images/**", "DELETE /images/*", "PUT /notes/*", "PATCH /notes/*"]
 
+META_ID, OTHER_ID = (f"c4e095a1-0000-8000-8000-{number:012x}" for number in (1, 2))
+
 
 class _Service(BaseHTTPRequestHandler):
     """Does everything that it is asked for, and remembers it."""
@@ -141,6 +143,12 @@ def goes_on(stage: Stage) -> None:
         {"method": "PUT", "path": "/notes/a", "item": "/users/a", "named": True},
         {"method": "PUT", "path": "/notes/a", "item": "/notes/a", "named": True, "meta_id": meta_id_of("b", "c", "d")},
         {"client": "x" * 201},
+        # a repair of something else than the resource itself
+        {"method": "PUT", "path": "/images/x", "state": True, "made_at": "/images"},
+        {"method": "PUT", "path": f"/images/{META_ID}", "state": True, "made_at": "/users", "meta_id": META_ID},
+        {"method": "PUT", "path": "/notes/a", "item": "/notes/a", "named": True, "state": True, "made_at": "/images"},
+        {"method": "PATCH", "path": f"/images/{OTHER_ID}", "state": True, "made_at": "/images", "meta_id": OTHER_ID},
+        {"method": "PUT", "path": "/notes/b", "item": "/notes/b", "named": True, "state": True, "made_at": "/../users"},
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ from cheops.api import metrics
 from cheops.api.endpoints import BASE, ENDPOINTS, Endpoint
 from cheops.api.forms import form_routes
 from cheops.api.guard import Guard, guarded
-from cheops.api.handlers import agent, events, operations, resources, sites
+from cheops.api.handlers import agent, events, operations, repair, resources, sites
 from cheops.api.handlers import gateway as gateway_handlers
 from cheops.api.handlers.agent import health_response, readiness_response
 from cheops.api.openapi import DOCUMENT_PATH, document_json
@@ -59,7 +59,7 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
 
 
 # All modules of handlers. They are imported here because handlers register themselves (`@handles`).
-_SUBJECTS = (agent, events, gateway_handlers, operations, resources, sites)
+_SUBJECTS = (agent, events, gateway_handlers, operations, repair, resources, sites)
 
 
 def api_mount(node: Node, gateway: Gateway | None = None) -> Mount:

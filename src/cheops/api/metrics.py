@@ -43,6 +43,7 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
         "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.applied.unknown is not None for r in replicas))]
     )
     yield _family("cheops_failed", "gauge", "Failed here only.", [({}, sum(len(r.applied.failed) for r in replicas))])
+    yield _family("cheops_drifted", "gauge", "Applications differ (verify_every).", [({}, len(node.drifted))])
     yield _family(
         "cheops_refused_total",
         "counter",

@@ -10,22 +10,32 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Scope
 
 from cheops.api.authenticator import Authenticator
+from cheops.api.drift_detector import record
 from cheops.api.forms import show_here
 from cheops.api.guard import request_info
 from cheops.api.permissions import SITES_ONLY_METHODS, SITES_ONLY_PATH, ForbiddenError, check_involved
 from cheops.api.request import json_response, read_body
 from cheops.api.submission import RequestError, check_names
+from cheops.api.views.operations import sites_of
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
+from cheops.engine.events import Verified
 from cheops.errors import CheopsError
 from cheops.node.node import Node
+from cheops.node.pump import wall_ms
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.server import couch_routes
 from cheops.peers.endpoint import Peer, PeerEndpoint, PeerResponse, PeerService, RequestKind, json_body
 from cheops.security.principal import OPEN
 from cheops.security.principal import peer as principal_of_site
-from cheops.text import shortened
+from cheops.text import printable, shortened
+
+
+class _Verified(msgspec.Struct, frozen=True):
+    resource: str
+    by: str
+    differs: str
 
 
 def peer_endpoint(node: Node, web: ASGIApp) -> PeerEndpoint:
@@ -37,12 +47,16 @@ def peer_endpoint(node: Node, web: ASGIApp) -> PeerEndpoint:
     async def replicant(peer: Peer, body: bytes) -> PeerResponse:
         return await _replicant(node, peer, body)
 
+    async def verified(peer: Peer, body: bytes) -> PeerResponse:
+        return await _verified(node, peer, body)
+
     authenticator = Authenticator(node)
 
     def check_open(scope: Scope) -> None:
         authenticator.check_browser(request_info(scope))
 
-    service = PeerService(node, {RequestKind.SHOW: show, RequestKind.REPLICANT: replicant})
+    others = {RequestKind.SHOW: show, RequestKind.REPLICANT: replicant, RequestKind.VERIFIED: verified}
+    service = PeerService(node, others)
     return PeerEndpoint(node, service, None if node.keyring else check_open, web)
 
 
@@ -59,6 +73,20 @@ async def _show(node: Node, peer: Peer, body: bytes) -> PeerResponse:
     if peer.site is not None:
         check_involved(node, who, await node.pump.replica(resource))
     return json_body(await show_here(node, who, resource, command))
+
+
+async def _verified(node: Node, peer: Peer, body: bytes) -> PeerResponse:
+    """What another site of a resource has found. A site speaks for itself alone."""
+    try:
+        found = decode_json(body, _Verified)
+    except ValueError as error:
+        raise RequestError(f"not the result of a comparison: {error}") from None
+    check_names(found.resource)
+    by = found.by if peer.site is None else peer.site
+    if by not in sites_of(await node.pump.replica(found.resource)):
+        raise ForbiddenError(f"{printable(by)} is not involved in this resource", "site not involved")
+    await record(node, Verified(found.resource, by, printable(shortened(found.differs, 1_000)), wall_ms()))
+    return json_body({})
 
 
 async def _replicant(node: Node, peer: Peer, body: bytes) -> PeerResponse:

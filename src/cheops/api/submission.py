@@ -84,6 +84,7 @@ class OperationRequest:
     kind: Kind = Kind.NORMAL
     names: tuple[str, ...] = ()  # the sites, if they are resolved already; instead of `sites`
     by: Principal = NOBODY  # the client; the guard has checked its right to the route
+    revision: str = ""  # of the resource when a backend of this site made the command of its state; see repair.py
 
 
 def check_names(resource: str, type_: str = "-") -> None:
@@ -142,7 +143,7 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
     payload = Command(wanted.command, wanted.files)
-    if not runs_nothing:
+    if not runs_nothing and not wanted.revision:  # what a backend made itself is no client's command
         node.backends.of_type(rtype).check_payload(rtype, replica, wanted.kind, payload)
     event = Submitted(
         request,
@@ -153,6 +154,7 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
         rtype,
         named or None,
         wanted.matrix or (None if site_list else node.config.type_named(rtype).matrix),
+        wanted.revision,
     )
     _check_policy(node, wanted.by, replica, event)
     return event
@@ -312,13 +314,14 @@ def _unreachable(text: str) -> CheopsError:
 
 
 async def post_to_site(  # noqa: PLR0913, PLR0917 - where, what, and on whose behalf
-    node: Node, site: str, path: str, body: bytes, kind: type[T], reach: Reach
+    node: Node, site: str, path: str, body: bytes, kind: type[T], reach: Reach, wait_s: float = 0.0
 ) -> T:
+    """`wait_s` is how long the other site may take to do what it is asked for."""
     if node.address_of(site) is None:
         raise _unreachable(f"the address of '{site}' is not known")
     headers = {HOP_HEADER: quote(node.name), "Content-Type": "application/json"}
     headers |= authenticator.limits_header(reach)
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5)
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S + wait_s, sock_connect=5)
     sent = node.peer_client.request(site, "POST", path, data=body, headers=headers, timeout=timeout)
     try:
         async with sent as response:

@@ -38,6 +38,10 @@ class FetchFile(Protocol):
     def __call__(self, resource: str, file: FileRef, /) -> None: ...
 
 
+class KeepFile(Protocol):
+    async def __call__(self, name: str, content: bytes, /) -> FileRef: ...
+
+
 class ReportRefusal(Protocol):
     def __call__(self, site: str, reason: str, /) -> None: ...
 
@@ -129,6 +133,27 @@ class Backend(ABC):
     def checkpoint(self, rtype: str) -> Checkpoint | None:
         """How the engine replaces a long history by one state; None: it cannot. By default as configured."""
         return self.context.types[rtype].engine.checkpoint
+
+    async def capture(self, replica: Replica, keep: KeepFile) -> Command:
+        """The payload that writes this site's state of a resource at any site, for `cheops repair --from`. `keep` makes
+        a file of the operation. Raises `ClientError` if the state cannot be taken. By default as the checkpoint of the
+        type says."""
+        del keep
+        checkpoint, rtype = replica.type.checkpoint, replica.type.name
+        if checkpoint is None:
+            raise ClientError(
+                f"the type '{rtype}' has no 'checkpoint', so the state of a site cannot be written elsewhere. Write it "
+                f"yourself: cheops exec --force --id {replica.resource} …",
+                status=409,
+            )
+        step = Step(None, checkpoint.read, of_type=True, reads=True)
+        [outcome] = await self.run(Run(replica.resource, 0, (step,), rtype=rtype))
+        if outcome.result is not Result.OK:
+            raise ClientError(f"the state cannot be read: {outcome.output}", status=409)
+        write = None if outcome.cut else checkpoint.write(outcome.output)
+        if write is None:
+            raise ClientError("the state is too large for a command, or is no text", status=409)
+        return write
 
     def undo(self, rtype: str, payload: Command, before: str | None) -> Command:
         """The payload that takes `payload` back at this site. `before` is what `read` gave before it ran.

@@ -160,6 +160,13 @@ COMMANDS = (
         "cheops resolve counter --op site1:3 --happened yes",
     ),
     CommandEntry(
+        "repair",
+        _DO,
+        "repair:repair_command",
+        "Make the sites of a resource equal again; without --retry or --from, show what is wrong.",
+        "cheops repair counter --from site1",
+    ),
+    CommandEntry(
         "wait",
         _DO,
         "status:wait_command",

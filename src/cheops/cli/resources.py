@@ -12,7 +12,7 @@ from cheops.cli.exec import draw_accepted, exit_code
 from cheops.cli.options import FAILED, IdArgument, TimeoutOption, UrlOption, Waiting, WaitOption, agent
 from cheops.cli.output import Output, OutputOption, console, emit_answer
 from cheops.errors import ClientError
-from cheops.text import in_words, printable
+from cheops.text import printable
 
 if TYPE_CHECKING:
     from cheops.api.models.operations import Accepted, ChangeSites, Resolved
@@ -150,8 +150,8 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> None:
     """Resolve an operation whose outcome is UNKNOWN; without --happened, list what needs resolving.
 
-    UNKNOWN: check the application, then state whether the operation took effect; with 'no' it runs again. DIVERGED: an
-    operation with 'cheops exec --force' becomes the new base. Exit code: 1 while something needs resolving.
+    Check the application, then state whether the operation took effect; with 'no' it runs again. For any other reason
+    why sites differ, see 'cheops repair'. Exit code: 1 while something needs resolving.
     """
     from cheops.api.models.operations import Resolution, ResolveRequest  # noqa: PLC0415 - slow to import
 
@@ -211,8 +211,4 @@ def draw_open(out: Console, response: "ResourceStatus") -> None:
     for name, trouble in failed:
         out.print(f"DIVERGED  {trouble.operation} at {name}: {printable(trouble.detail)}", style="red")
     if failed or response.order_not_enforced or not any(site.unknown for site in response.sites):
-        sites = in_words([site.site for site in response.sites])
-        out.print(
-            f"  write the complete state at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
-            soft_wrap=True,
-        )
+        out.print(f"  make the sites equal again: cheops repair {id_}", soft_wrap=True)

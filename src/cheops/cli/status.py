@@ -134,7 +134,8 @@ def draw_status(out: Console, response: "ResourceStatus", *, wide: bool = False)
         out.print("\norder-not-enforced: operations ran here out of order", style="red")
     if response.overall == "DIVERGED":
         id_ = shlex.quote(printable(response.id))
-        hint = f"reason: cheops explain {id_}   how to fix it: cheops resolve {id_}"
+        cure = "resolve" if any(site.unknown for site in response.sites) else "repair"
+        hint = f"reason: cheops explain {id_}   how to fix it: cheops {cure} {id_}"
         out.print(hint, style="dim", soft_wrap=True)
 
 
@@ -214,7 +215,6 @@ def _verify_verdict(response: "Verification") -> str:
     id_ = shlex.quote(printable(response.resource))
     return (
         f"the sites differ; reason: cheops explain {id_}\n"
-        "  If that says CONVERGED, something other than Cheops changed the application. To make the sites equal "
-        f"again, write the complete state: cheops exec --force --id {id_} …\n"
-        "  (for a resource of an HTTP service: a PUT through the gateway)"
+        "  If that says CONVERGED, something other than Cheops changed the application. To make the sites equal again: "
+        f"cheops repair {id_}"
     )

@@ -20,6 +20,7 @@ from cheops.api.endpoints.declaration import (
     FreshPageParameters,
     FreshParameters,
     PageParameters,
+    TimeoutParameters,
     WaitParameters,
     parameters_of,
 )
@@ -38,6 +39,7 @@ from cheops.api.endpoints.resources import (
     LIST_OPERATIONS,
     LIST_REPLICANTS,
     LIST_REQUESTS,
+    PLAN_REPAIR,
     RESOLVE,
     SET_LOCAL_ID,
     SUBMIT_OPERATION,
@@ -86,6 +88,7 @@ from cheops.api.models.operations import (
     Verification,
     Wait,
 )
+from cheops.api.models.repair import RepairPlan
 from cheops.api.models.resources import (
     LocalId,
     Replicants,
@@ -289,8 +292,14 @@ class AgentMethods:
         return call_of(DRY_RUN, id_, body=request)
 
     @Method
-    def resolve(self, id_: str, request: ResolveRequest) -> Call[Resolved]:
-        return call_of(RESOLVE, id_, body=request)
+    def resolve(self, id_: str, request: ResolveRequest, *, timeout_s: float = 30.0) -> Call[Resolved]:
+        parameters = TimeoutParameters(timeout=timeout_s)
+        return call_of(RESOLVE, id_, parameters=parameters, body=request, timeout_s=2 * timeout_s + RESPONSE_TIMEOUT_S)
+
+    @Method
+    def plan_repair(self, id_: str, *, fresh_s: float = 0.5) -> Call[RepairPlan]:
+        """What is wrong with a resource at each site, and what a repair would do."""
+        return call_of(PLAN_REPAIR, id_, parameters=FreshParameters(fresh=fresh_s), timeout_s=2 * RESPONSE_TIMEOUT_S)
 
     @Method
     def change_sites(

@@ -54,6 +54,7 @@ class EventKind(StrEnum):
     CHECKPOINT = "checkpoint"
     NO_CHECKPOINT = "no-checkpoint"
     RESET_FAILED = "reset-failed"
+    DRIFTED = "drifted"  # the applications differ, although all sites have applied the same: see `verify_every`
     COPY_NOT_DELETED = "copy-not-deleted"  # a site could not delete its copy of a resource that left it
     EQUIVOCATION = "equivocation"  # a site gave one id to two operations: its keys may be stolen
     BROKEN_STATEMENT = "broken-statement"  # a site made an operation against its statement in a seal: likewise

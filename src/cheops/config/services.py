@@ -29,7 +29,7 @@ from cheops.config.service_credentials import (
 from cheops.config.service_rules import MEMBERS, SERVICE_RULES, ServiceRules
 from cheops.config.service_tls import UpstreamTls, check_upstream_tls
 from cheops.config.settings import REQUIRED, Section, inline, place, section, setting
-from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
+from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, VERIFY_EVERY, VERIFY_EVERY_DOC, TypeConfig
 from cheops.config.values import (
     BOOLEAN,
     DURATION,
@@ -199,6 +199,7 @@ class ReplicationConfig(Section):
         "Further members that `cheops verify` does not compare, such as `$.updated_at`.",
         shown="`[]`",
     )
+    verify_every_s: float | None = setting(VERIFY_EVERY, None, VERIFY_EVERY_DOC, shown="never")
     search: bool = setting(
         BOOLEAN,
         False,
@@ -368,7 +369,10 @@ def service_of(type_: str) -> str | None:
 
 def resource_type(service: str, config: ReplicationConfig) -> TypeConfig:
     """The type of a service's resources. It allows no command: its operations are HTTP requests."""
-    return TypeConfig(type_name(service), config.matrix, READ, show=(), policy=HTTP_POLICY, backend=HTTP_BACKEND)
+    name, every_s = type_name(service), config.verify_every_s
+    return TypeConfig(
+        name, config.matrix, READ, show=(), policy=HTTP_POLICY, backend=HTTP_BACKEND, verify_every_s=every_s
+    )
 
 
 def body_names(find: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from cheops.config.settings import (
     section,
     setting,
 )
-from cheops.config.values import BOOLEAN, TEXT, ValueType, count, read_name, read_path
+from cheops.config.values import BOOLEAN, TEXT, ValueType, count, duration, read_name, read_path
 from cheops.engine.settings import Checkpoint, Decompose, Logic, ResourceType
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
@@ -44,6 +44,12 @@ from cheops.text import printable, shortened
 from cheops.yaml_file import Value
 
 T = TypeVar("T")
+VERIFY_EVERY = duration(minimum_s=1.0)
+VERIFY_EVERY_DOC = (
+    "How often the application's states of a resource are compared at all its sites, as `cheops verify` does. If they "
+    "differ while all sites have applied the same, the resource is DIVERGED. The first of its sites that is up does "
+    "this, by its own setting; see [drift](troubleshooting.md#drift)."
+)
 
 COMMAND_BACKEND, HTTP_BACKEND = "command", "http"
 MAX_POLICY_SITES = 1_000
@@ -148,6 +154,7 @@ class TypeConfig(Section):
     read: str | None = setting(
         COMMAND, None, "The command that prints the state of a resource, for users and to compare sites."
     )
+    verify_every_s: float | None = setting(VERIFY_EVERY, None, VERIFY_EVERY_DOC, shown="never")
     show: tuple[str, ...] | None = setting(
         PATTERNS,
         None,
@@ -207,6 +214,8 @@ class TypeConfig(Section):
             raise place(value, "checkpoint").fail(
                 "'read' is missing, here or in the type: the command that prints the state"
             )
+        if self.verify_every_s is not None and self.read is None:
+            raise place(value, "verify_every").fail("'read' is missing: the command that prints the state to compare")
         if is_set(value, "decompose") and self.on_error != _DECOMPOSE:
             raise place(value, "decompose").fail(f"this has no effect unless 'on_error' is {_DECOMPOSE}")
         if self.on_error == _DECOMPOSE and self.decompose is None:

@@ -6,8 +6,8 @@ nothing that does I/O; import-linter keeps it so.
 **Events in** (events.py). A client submits an operation (`Submitted`) or goes away (`ClientLeft`); a run has ended
 (`Ran`); a peer sent a message (`Received`), came up or went down (`PeerUp`, `PeerDown`); documents that the engine
 requested are loaded (`Loaded`, `Enumerated`); matrices came from another database (`MatricesReceived`); somebody looks
-at a resource (`Queried`); the operator decided something (`Resolved`, `SitesRemoved`); time has passed (`Tick`, about
-ten times per second). After a start the first event is `Recovered`.
+at a resource (`Queried`); the operator decided something (`Resolved`, `Retried`, `SitesRemoved`); time has passed
+(`Tick`, about ten times per second). After a start the first event is `Recovered`.
 
 **Effects out.** `Save` documents, `Run` commands on the local application, `Send` a message to a peer, `Answer` a
 client, `Notify` an operator, `Load` a resource, `Enumerate` the resources of a peer. The driver reports what came of

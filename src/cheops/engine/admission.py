@@ -286,6 +286,8 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
     none: tuple[str, ...] = ()
     site_list = replica.history.site_list or next((d.sites for d in replica.drafts if d.sites), none)
     changes = event.kind is Kind.SITES
+    if event.revision and event.revision != replica.revision:
+        return "the resource has changed since its state was read; try again"
     if len(replica.drafts) >= replica.limits.drafts:
         return f"{len(replica.drafts)} operations are waiting already; try again later"
     # Other kinds pass: a force or a delete operation is what shortens a full log.

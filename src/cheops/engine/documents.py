@@ -105,6 +105,14 @@ class Started(DocumentBase, frozen=True, tag="started"):
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
 
 
+class Drift(Struct, frozen=True, array_like=True):
+    """A site has found that the applications differ, although all sites had applied the same: see drift.py."""
+
+    by: Name
+    differs: str
+    known: Vector  # the operations at that time
+
+
 class Ledger(DocumentBase, frozen=True, tag="ledger"):
     """What a site remembers of a resource when the documents themselves are forgotten."""
 
@@ -119,6 +127,7 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     rejected_matrices: frozenset[Stamp] = field(default_factory=frozenset)
     contents: Contents = field(default_factory=dict)  # of everything up to `floor`
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
+    drifts: Annotated[tuple[Drift, ...], Meta(max_length=MAX_SITES)] = ()
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):

@@ -39,7 +39,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client submits an operation. `sites` is needed for a new resource, and to change them (SITES)."""
+    """A client submits an operation. `sites` is needed for a new resource, and to change them (SITES). With `revision`
+    it is refused if the resource has changed here since then (see Replica.revision)."""
 
     request: str
     resource: str
@@ -49,6 +50,7 @@ class Submitted:
     rtype: str = ""
     sites: tuple[str, ...] | None = None
     matrix: Matrix | None = None
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,24 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class Retried:
+    """The operator has everything run again that failed at this site and not at its origin."""
+
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A site has compared the application's states at all sites of a resource. `differs` says how they differ; empty:
+    they are equal."""
+
+    resource: str
+    by: str
+    differs: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Queried:
     """A client queries the status of a resource, which is loaded; with `refresh`, the other sites are asked too."""
 
@@ -167,6 +187,8 @@ Event: TypeAlias = (
     | Recovered
     | Enumerated
     | Resolved
+    | Retried
+    | Verified
     | Queried
     | ClientLeft
     | MatricesReceived
@@ -192,7 +214,7 @@ class Step:
     payload: Command
     of_type: bool = False  # a command of the type itself, not one that came with an operation
     reads: bool = False  # its output is a state: nothing else may be in it
-    of_base: bool = False  # writes the state of a checkpoint, which may be another site's
+    of_base: bool = False  # writes a whole state, which may be another site's: of a checkpoint, or a forced operation
     again: bool = False  # an attempt before may have had an effect
 
 

@@ -5,9 +5,9 @@ A definite failure at the origin makes an operation void; elsewhere it means tha
 never guessed: see `doubt`.
 """
 
-from cheops.engine import retention
+from cheops.engine import drift, retention
 from cheops.engine.documents import Started, key_of
-from cheops.engine.events import Effects, Notify, Outcome, Result
+from cheops.engine.events import Effects, Notify, Outcome, Resolved, Result, Retried, Verified
 from cheops.engine.replica import Replica
 from cheops.engine.runs import Purpose, Running
 from cheops.log.operation import NO_TIME, Applied, Kind, Operation, OpId, Reply, Status, Timing, Verdict
@@ -328,8 +328,19 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
     retention.fold(replica, write, out)
 
 
-def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
-    """Take the operator's decision whether an UNKNOWN operation took effect here."""
+def take_finding(replica: Replica, finding: Resolved | Retried | Verified, out: Effects) -> None:
+    """Take what the operator decided, or what a comparison of the applications has found."""
+    match finding:
+        case Resolved():
+            _settle_unknown(replica, finding.op, happened=finding.happened, out=out)
+        case Retried():
+            _retry(replica, out)
+        case Verified():
+            drift.record(replica, finding, out)
+
+
+def _settle_unknown(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
+    """The operator says whether an UNKNOWN operation took effect here."""
     unknown = replica.applied.unknown
     if unknown is None or unknown.id != id_:
         return
@@ -342,6 +353,17 @@ def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> Non
     elif id_ in replica.history.ops:
         op = replica.history.ops[id_]
         replica.outbox.push(replies=(_apply(replica, op, out, detail="the operator says that it ran"),))
+
+
+def _retry(replica: Replica, out: Effects) -> None:
+    """Have everything run again that failed here and not at its origin, each in its place in the order. Other sites
+    learn at once that it is pending. What the type's remedy is about to handle is left to it."""
+    applied = replica.applied
+    for op in replica.history.effective:
+        if op.id in applied.failed and op.id not in applied.troubled:
+            applied.retry_failure(op.id)
+            _reply(replica, op.id, op.key, Status.PENDING, out, detail="the operator has it run again")
+    replica.slot.retry_now()
 
 
 def after_crash(replica: Replica, started: Started, out: Effects) -> None:

@@ -8,6 +8,7 @@
     peers     what the other sites are known to have                           progress.py
     inbox     received operations that wait for their dependencies             progress.py
     outbox    what is to be sent                                               progress.py
+    drifts    that the applications were found to differ                       drift.py
     seal_request   what this site wants to seal, and what others stated        progress.py
     clients   clients that wait for replies                                    replies.py
 
@@ -18,9 +19,11 @@ documents. The others are empty after a restart; peers are asked again, and clie
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from hashlib import sha256
 
 from cheops.engine.documents import (
     Document,
+    Drift,
     Ledger,
     Proof,
     Started,
@@ -75,6 +78,7 @@ class Replica:
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
         self.statement: Statement | None = None  # the last of this site, see statements.py
+        self.drifts: dict[str, Drift] = {}  # by the site that has found it, see drift.py
         # Ids that two operations have; contents.py bounds them, by the bytes that they take per site.
         self.proofs: dict[OpId, Proof] = {}
         self.proof_bytes: Counter[str] = Counter()
@@ -107,6 +111,12 @@ class Replica:
     @property
     def next_reply(self) -> int:
         return self.replies.next_n(self.origin)
+
+    @property
+    def revision(self) -> str:
+        """A text that is another one as soon as an operation is added, or a run has ended here."""
+        known = sorted((*self.history.known.items(), *((draft.origin, draft.seq) for draft in self.drafts)))
+        return sha256(repr((known, self.next_reply)).encode()).hexdigest()[:16]
 
     def peer(self, site: str) -> PeerProgress:
         if site not in self.peers:
@@ -243,6 +253,7 @@ class Replica:
         self.replies.skip_to(ledger.reply_floor)
         self.applied.load_base(ledger.base, applied=ledger.base_applied)
         self.is_saved_unsynced = ledger.unsynced
+        self.drifts = {one.by: one for one in ledger.drifts}
         self._saved_rejections = len(ledger.rejected_matrices)
         self._saved_dirty = ledger.dirty
 
@@ -260,6 +271,7 @@ class Replica:
             rejected_matrices=frozenset(self.history.rejected_matrices),
             contents=written(self.history.contents.floor),
             dirty=self.applied.dirty,
+            drifts=tuple(self.drifts.values()),
         )
         out.documents[key_of(ledger)] = ledger
 

@@ -83,6 +83,10 @@ class RunSlot:
         """A definite failure that only an operator can fix: an early retry would only repeat its notification."""
         self._retry.wait_longest(now_ms)
 
+    def retry_now(self) -> None:
+        """The operator has removed the cause of a failure, perhaps."""
+        self._retry.expire()
+
     def note_success(self) -> None:
         self.retry_reason = ""
         self._retry.reset_delay()
@@ -283,6 +287,13 @@ class AppliedState:
     def clear_failure(self, id_: OpId) -> None:
         del self.failed[id_]
 
+    def retry_failure(self, id_: OpId) -> None:
+        """An operation that failed is to run again. Until then it is not settled, so no site counts this one as equal
+        to the others; and a replay that did not help may help now."""
+        del self.failed[id_]
+        self.last_replay = None
+        self.settled = {**self.settled, id_.origin: min(self.settled.get(id_.origin, 0), id_.seq - 1)}
+
     def drop_stale_failures(self) -> None:
         """Forget the failures of operations that are no longer effective."""
         ops, fates = self._history.ops, self._history.fates
@@ -381,6 +392,8 @@ class AppliedState:
                 self.failed[reply.op] = reply.detail
             case Status.UNKNOWN if reply.op is not None:
                 self.unknown = Unknown(reply.op, reply.key)
+            case Status.PENDING if reply.op is not None:
+                self.failed.pop(reply.op, None)
 
     def _load_replay(self, reply: Reply) -> None:
         self.record_run(None, "", reply.wiped)

@@ -275,7 +275,7 @@ def _dirty_after_crash(replica: Replica, running: Running) -> tuple[str, ...]:
 
 
 def _step(op: Operation) -> Step:
-    return Step(op.id, op.payload)
+    return Step(op.id, op.payload, of_base=op.kind is Kind.FORCE)
 
 
 def _handle_failure(replica: Replica, op: Operation, out: Effects) -> None:

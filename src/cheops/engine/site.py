@@ -29,11 +29,13 @@ from cheops.engine.events import (
     Received,
     Recovered,
     Resolved,
+    Retried,
     SitesRemoved,
     Stage,
     Submitted,
     Tick,
     Unstorable,
+    Verified,
 )
 from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
 from cheops.engine.matrices import Matrices
@@ -47,7 +49,7 @@ from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operati
 # of several operations in a row; more would make a restart load more resources than necessary.
 _REST_MS = 1_000
 
-_OF_A_RESOURCE = (Submitted, Ran, Resolved, Queried, ClientLeft)
+_OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Verified, Queried, ClientLeft)
 
 
 class Site:
@@ -257,8 +259,8 @@ class Site:
             case ClientLeft():
                 replica.clients.remove(event.op)
                 return
-            case Resolved():
-                outcome.resolve(replica, event.op, happened=event.happened, out=out)
+            case Resolved() | Retried() | Verified():
+                outcome.take_finding(replica, event, out)
             case _:
                 raise AssertionError(f"not an event of a resource: {event}")
         scheduler.advance(replica, out, self._now_ms)
@@ -290,9 +292,8 @@ class Site:
             replica.outlive(before)
         out.others += contents.alarms(replica)  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
-            outcome.after_crash(
-                replica, started, out
-            )  # before any event: what waits may depend on what the crash left open
+            # Before any event: what waits may depend on what the crash left open.
+            outcome.after_crash(replica, started, out)
 
     def _begin(self, replica: Replica, out: Effects) -> None:
         scheduler.advance(replica, out, self._now_ms)

@@ -26,7 +26,8 @@ An operation may skip APPLIED, at one site or at all of them:
     orphaned    it was submitted without knowledge of what a seal covers (cheops.log.seals): no effect anywhere.
     silent      it changes the list of sites, or is a seal: there is nothing to run.
     failed      it succeeded at its origin and failed here: Status.KO. The replicas differ (DIVERGED) until `decompose`,
-                `on_error`, or an operation that replaces it fixes that. It is SETTLED nevertheless.
+                `on_error`, the operator (`Retried`), or an operation that replaces it fixes that. It is SETTLED
+                nevertheless, except while it is run again.
 
 And three things stop it on its way:
 
@@ -44,6 +45,7 @@ The status of a resource sums up its operations over all sites, as one site know
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from cheops.engine import drift
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, contains, covers
@@ -122,10 +124,11 @@ class ResourceStatus:
     unreachable: tuple[str, ...]
     order_not_enforced: bool
     sites: tuple[SiteStatus, ...]
+    drift: str = ""  # how the applications differ, although all sites have applied the same
 
 
-def status(replica: Replica, up: set[str]) -> ResourceStatus:
-    """The status in one call; `up` are the peers that are reachable now.
+def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> ResourceStatus:
+    """The status in one call; `up` are the peers that are reachable now. Without drift it is about the log alone.
 
     Until its first operation has a verdict, a resource has no list of sites. If that operation is UNKNOWN, it is so
     at this site.
@@ -133,9 +136,9 @@ def status(replica: Replica, up: set[str]) -> ResourceStatus:
     counted = replica.sites or ((replica.site,) if replica.applied.unknown else ())
     sites = tuple(_site(replica, site, up) for site in counted)
     unreachable = tuple(site.site for site in sites if not site.reachable)
-    return ResourceStatus(
-        replica.resource, _overall(replica, sites), unreachable, replica.applied.order_not_enforced, sites
-    )
+    found = drift.found(replica) if with_drift else ""
+    overall = Overall.DIVERGED if found else _overall(replica, sites)
+    return ResourceStatus(replica.resource, overall, unreachable, replica.applied.order_not_enforced, sites, found)
 
 
 def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:

@@ -19,7 +19,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.log.causality import NOTHING, contains
 from cheops.log.names import resource_problem
-from cheops.log.operation import FileRef, Kind, Operation, OpId, Verdict
+from cheops.log.operation import FileRef, Kind, Operation, OpId, Status, Verdict
 from cheops.node.pump import Pump
 from cheops.peers.files import FileFetcher
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named
@@ -221,9 +221,11 @@ def _create(name: str, context: BackendContext) -> Backend:
 
 
 def is_settled_everywhere(replica: Replica, id_: OpId) -> bool:
-    """Whether every site of a resource has settled an operation."""
+    """Whether every site of a resource has settled an operation, and it failed at none: that one may try it again."""
     for site in replica.sites:
-        view = replica.peers.get(site)
+        view, reply = replica.peers.get(site), replica.replies.get(id_, site)
+        if reply is not None and reply.status in (Status.KO, Status.PENDING) and id_ not in replica.history.fates:
+            return False
         settled = replica.applied.settled if site == replica.site else view.settled if view else NOTHING
         if not contains(settled, id_):
             return False

@@ -119,6 +119,7 @@ class Node:
         self._jobs: set[asyncio.Task[None]] = set()  # end by themselves
         self._interest: set[str] = set()  # sites that share a resource with this one
         self._snapshot: tuple[float, Snapshot] | None = None  # when it was taken, and what it holds
+        self.drifted: set[str] = set()  # resources whose applications differ, as far as is known since the start
         self.membership_listeners: list[Callable[[], Awaitable[None]]] = []  # awaited after each decision
         self.peer_listeners: list[Callable[[PeerEvent], None]] = []  # called when a site goes up or down
 
@@ -175,12 +176,12 @@ class Node:
         await self.notifier.start(self.pump)
         # Only now does anything move.
         self._pumping = loop.create_task(self.pump.run(), name="pump")
-        self._serve("prober", self.prober.run())
-        self._serve("tick", self._tick())
-        self._serve("mesh", self._save_mesh_regularly())
-        self._serve("backends", self.backends.maintain())
+        self.serve("prober", self.prober.run())
+        self.serve("tick", self._tick())
+        self.serve("mesh", self._save_mesh_regularly())
+        self.serve("backends", self.backends.maintain())
         if self.keyring is not None:
-            self._serve("renewal", self.renewal.run())
+            self.serve("renewal", self.renewal.run())
         if not self.file_references.is_complete:
             self._start_job(self._read_file_references())
 
@@ -296,7 +297,7 @@ class Node:
 
     # -- tasks -------------------------------------------------------------------------------------------
 
-    def _serve(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+    def serve(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
         self._services.append(asyncio.get_running_loop().create_task(coroutine, name=name))
 
     def _start_job(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -32,6 +32,7 @@ NOTICES = {
         EventKind.NO_CHECKPOINT,
         EventKind.RESET_FAILED,
         EventKind.COPY_NOT_DELETED,
+        EventKind.DRIFTED,
         EventKind.EQUIVOCATION,
         EventKind.BROKEN_STATEMENT,
     )
@@ -114,7 +115,8 @@ def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) 
     if kind is None:
         return None
     # The id covers the known operations, so that the same notice after further operations is a new event.
-    state = hashlib.sha256(repr(sorted(known.items())).encode()).hexdigest()[:16]
+    seen = repr(sorted(known.items())) + (notice.reason if kind is EventKind.DRIFTED else "")
+    state = hashlib.sha256(seen.encode()).hexdigest()[:16]
     about = op_text(notice.resource, notice.op) if notice.op else _quoted(notice.resource)
     return Event(
         id=f"{kind}:{_quoted(site)}/{about}/{state}",

@@ -6,6 +6,7 @@
     GET  /peer/identity/SITE    the certificates of a site (site_keys.py)
     POST /peer/renewal          a new certificate for the sender (renewal.py)
     POST /peer/show             the state of a resource in the local application
+    POST /peer/verified         that the applications of a resource differ, or are equal again
     GET  /peer/replicants/ID    the sites of a replicated resource
 
 A sender is known by the certificate of its connection and by nothing else: tokens, cookies and roles are for clients.
@@ -64,6 +65,7 @@ class RequestKind(StrEnum):
     RENEWAL = "renewal"
     SHOW = "show"
     REPLICANT = "replicants"
+    VERIFIED = "verified"
 
 
 class RequestForm(NamedTuple):
@@ -82,6 +84,7 @@ FORMS: Mapping[RequestKind, RequestForm] = {
     RequestKind.RENEWAL: RequestForm("POST", _NAME_BYTES),
     RequestKind.SHOW: RequestForm("POST", 1024 * 1024),
     RequestKind.REPLICANT: RequestForm("GET", _NAME_BYTES, is_named=True),
+    RequestKind.VERIFIED: RequestForm("POST", 64 * 1024),
 }
 
 

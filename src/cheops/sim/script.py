@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from cheops.engine.events import Resolved, Submitted
+from cheops.engine.events import Resolved, Retried, Submitted
 from cheops.engine.settings import ResourceType
 from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix, Result, result_named
@@ -371,6 +371,12 @@ def _resolve(world: ScriptedWorld, site: str, name: str, operation: str, what: s
     id_ = OpId(Origin(_site(world, origin), world.nodes[origin].origin.incarnation), _number(seq))
     _one_of(world.resources, name, "resource")
     world.take(_running(world, site), Resolved(name, id_, happened))
+
+
+@_command("retry SITE RESOURCE")
+def _retry(world: ScriptedWorld, site: str, name: str) -> None:
+    _one_of(world.resources, name, "resource")
+    world.take(_running(world, site), Retried(name))
 
 
 @_command("clock SITE MILLISECONDS")

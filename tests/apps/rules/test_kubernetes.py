@@ -205,5 +205,28 @@ def test_one_name_created_on_both_sides_of_a_cut_is_one_deployment(clusters: Clu
     until(lambda: clusters.deployment("site1") == clusters.deployment("site2"), "for one deployment at both sites")
 
 
+def test_a_deployment_that_was_changed_or_deleted_past_cheops_is_repaired(clusters: Clusters) -> None:
+    ok(clusters.kubectl("site1", "create", "-f", "-", scope=BOTH, content=DEPLOYMENT))
+    equal(clusters, replicas=1)
+    [meta_id] = clusters.sites.statuses("site1")
+    ok(clusters.direct("site2", "patch", "deployment", "web-server-2026", "-p", '{"spec": {"minReadySeconds": 7}}'))
+    _repair(clusters, meta_id, "site1")
+    equal(clusters, replicas=1)
+    assert "minReadySeconds" not in (clusters.deployment("site2") or {})["spec"]
+    ok(clusters.direct("site1", "delete", "deployment", "web-server-2026", "--wait=false"))
+    until(lambda: clusters.deployment("site1") is None, "for it to be gone")
+    _repair(clusters, meta_id, "site2")
+    equal(clusters, replicas=1)
+    ok(clusters.kubectl("site1", "patch", "deployment", "web-server-2026", "-p", '{"spec": {"replicas": 2}}'))
+    equal(clusters, replicas=2)
+
+
+def _repair(clusters: Clusters, meta_id: str, source: str) -> None:
+    body = json.dumps({"resolution": "state", "site": source}).encode()
+    headers = {"Content-Type": "application/json"}
+    answer = clusters.sites.rig.request("site1", "POST", f"/api/v1/resources/{meta_id}/resolve", body, headers)
+    assert {one["site"]: one["status"] for one in json.loads(answer)["sites"]} == dict.fromkeys(SITES, "OK")
+
+
 def _named(name: str) -> dict[str, Any]:
     return {**DEPLOYMENT, "metadata": {"name": name, "labels": {"app": "web-server-2026"}}}

@@ -13,6 +13,7 @@ import pytest
 
 from cheops.backends.http.ids import is_meta_id
 from tests.gateway.real.sites import EVERYWHERE, SITES, Headers, RealSites, essence, running
+from tests.support.command import run_here
 from tests.support.npm import installed
 
 SOURCE = Path(__file__).parent / "json_server"
@@ -259,3 +260,22 @@ def test_what_is_not_replicated_is_answered_as_before(sites: RealSites) -> None:
     for target in ("/comments/82", "/notes", "/posts/7", "/posts/4300", "/posts?title=own"):
         direct, gated = sites.direct("site1", "GET", target), sites.through("site1", "GET", target)
         assert (gated.status, gated.json) == (direct.status, direct.json), target
+
+
+def test_a_comment_that_was_changed_or_lost_behind_the_gateway_is_repaired(sites: RealSites) -> None:
+    """Its id, and that of its post, are other numbers at each site."""
+    post = new_post(sites, "repaired")
+    body = packed({"body": "mendable", "postId": post})
+    comment = sites.through("site1", "POST", "/comments", body, JSON | {"Cheops-Wait": "all"}, EVERYWHERE).json["id"]
+    ids = own_ids(sites, "comments", body="mendable")
+    assert len(ids) == 3
+    assert sites.direct("site2", "DELETE", f"/comments/{ids['site2']}").status == 200
+    assert sites.direct("site3", "PATCH", f"/comments/{ids['site3']}", packed({"body": "torn"}), JSON).status == 200
+    done = run_here("repair", comment, "--from", "site1", "--yes", "--url", sites.rig.url("site3"))
+    assert done.code == 0, done
+    posts, comments = own_ids(sites, "posts", title="repaired"), own_ids(sites, "comments", body="mendable")
+    for site in SITES:
+        found = sites.direct(site, "GET", f"/comments/{comments[site]}").json
+        assert found == {"body": "mendable", "postId": posts[site], "id": comments[site]}
+    assert run_here("verify", comment, "--url", sites.rig.url("site1")).code == 0
+    assert run_here("wait", comment, "--url", sites.rig.url("site1")).code == 0

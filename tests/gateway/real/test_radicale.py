@@ -5,6 +5,7 @@ their changes with If-Match. Each site has its own password: what came from anot
 """
 
 import base64
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import yaml
 
 from tests.gateway.real.sites import EVERYWHERE, SITES, Headers, RealSites, asked, essence, running
 from tests.gateway.stage import Answer
+from tests.support.command import run_here
 from tests.support.ports import free_ports
 
 HOME = "/alice"
@@ -314,3 +316,19 @@ def test_a_password_is_good_for_its_own_site_only(sites: RealSites) -> None:
     refused = sites.through("site2", "PUT", f"{HOME}/team/no.ics", event("n", "no"), login("site1") | ICS, EVERYWHERE)
     assert refused.status == 401
     assert [own(sites, site, f"{HOME}/team/no.ics") for site in SITES] == [404] * 3
+
+
+def test_an_event_that_differs_at_one_site_is_repaired(sites: RealSites) -> None:
+    """Each site writes with its own password. What is not JSON is compared byte by byte."""
+    path = f"{HOME}/team/mended.ics"
+    assert put(sites, "site1", path, event("mended", "right"), {"Cheops-Wait": "all"}).status == 201
+    replicants = json.loads(sites.rig.request("site1", "GET", "/api/v1/replicants"))["replicants"]
+    [meta_id] = [one["id"] for one in replicants if one["path"] == path]
+    assert sites.direct("site2", "PUT", path, event("mended", "wrong"), ICS | login("site2")).status in (201, 204)
+    assert sites.direct("site3", "DELETE", path, None, login("site3")).status == 200
+    done = run_here("repair", meta_id, "--from", "site1", "--yes", "--url", sites.rig.url("site2"))
+    assert done.code == 0, done
+    found = {own(sites, site, path) for site in SITES}
+    assert len(found) == 1
+    assert summary_of(found.pop()) == "right"  # type: ignore[arg-type]
+    assert run_here("wait", meta_id, "--url", sites.rig.url("site3")).code == 0

@@ -34,6 +34,7 @@ from cheops.api.models.operations import (
     SubmitRequest,
     Verification,
 )
+from cheops.api.models.repair import RepairPlan
 from cheops.api.models.resources import (
     Flows,
     LocalId,
@@ -382,13 +383,28 @@ RESOLVE = Endpoint(
     summary="Decide an outcome that Cheops cannot know",
     description=(
         "`happened` and `not-happened` settle an operation that is UNKNOWN at a site; the request is forwarded to that "
-        "site. `force` makes a new base with a command, which ends any divergence."
+        "site. `force` makes a new base with a command, which ends any divergence. `retry` has every site run again "
+        "what failed there only. `state` reads the application's state at a site, and makes it the new base: an "
+        "operation that every site runs, and that supersedes all others."
     ),
     parameters=TimeoutParameters,
     body=ResolveRequest,
     response=Resolved,
     success="What was done.",
     problems=(*_SUBMIT_PROBLEMS, 404, 413),
+)
+PLAN_REPAIR = Endpoint(
+    name="planRepair",
+    method="GET",
+    path="/resources/{id}/repair",
+    right=READ_RESOURCE,
+    tag="operations",
+    summary="Show what is wrong with a resource at each site, and what a repair would do",
+    description="Reads the application's state at every site. The resolutions `retry` and `state` do the repair.",
+    parameters=FreshParameters,
+    response=RepairPlan,
+    success="What is wrong, and what would be done. Nothing is changed.",
+    problems=(400, 403, 404, 503),
 )
 SET_SITES = Endpoint(
     name="setSites",

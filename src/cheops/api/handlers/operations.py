@@ -1,4 +1,4 @@
-"""Handlers of operations: submit, delete, change sites, dry-run, resolve; the sites' responses are collected here."""
+"""Handlers of operations: submit, delete, change sites, dry-run; the sites' responses are collected here."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from msgspec import structs
 from starlette.datastructures import FormData
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cheops.api.endpoints.declaration import (
@@ -27,7 +26,6 @@ from cheops.api.endpoints.resources import (
     DRY_RUN,
     GET_OPERATION,
     LIST_OPERATIONS,
-    RESOLVE,
     SET_SITES,
     SUBMIT_OPERATION,
     DeleteParameters,
@@ -41,9 +39,6 @@ from cheops.api.models.operations import (
     DryRun,
     Operations,
     OperationView,
-    Resolution,
-    Resolved,
-    ResolveRequest,
     SiteAnswer,
     SitesChange,
     SubmitRequest,
@@ -51,7 +46,6 @@ from cheops.api.models.operations import (
 )
 from cheops.api.request import ApiRequest, InvalidError, decode_body, handles, json_response, read_body
 from cheops.api.submission import (
-    HOP_HEADER,
     NO_REPLY_YET,
     SUPERSEDED,
     NotInvolvedError,
@@ -60,27 +54,21 @@ from cheops.api.submission import (
     execute,
     forward,
     parse_sites,
-    post_to_site,
     submission_event,
 )
 from cheops.api.views.dry_run import dry_run, refused
 from cheops.api.views.log import operations_page
 from cheops.api.views.operations import find, operation_view, sites_of, time_text
-from cheops.api.views.status import site_view
 from cheops.engine.admission import refusal
 from cheops.engine.events import Answer, Stage
-from cheops.engine.events import Resolved as ResolvedEvent
 from cheops.engine.replica import Replica
-from cheops.engine.status import status
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import FileRef, Kind, OpId, Status, Verdict
+from cheops.log.operation import FileRef, Kind, Status, Verdict
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
-from cheops.peers.prober import now
 from cheops.security.principal import Principal
-from cheops.text import in_words, is_or_are
 
 DEFAULT_TIMEOUT_S = 30.0
 _FIELD = "operation"
@@ -150,7 +138,7 @@ async def _submit_or_forward(
         return await _submit(request, wanted)
     except NotInvolvedError as elsewhere:
         path = http.scope["path"] + (f"?{http.url.query}" if http.url.query else "")
-        return await forward(request.node, http, elsewhere, path, content, _timeout_s(request.parameters))
+        return await forward(request.node, http, elsewhere, path, content, timeout_of(request.parameters))
 
 
 @handles(DELETE_RESOURCE)
@@ -268,7 +256,7 @@ def _site_answer(operation: str, answer: Answer) -> SiteAnswer:
     )
 
 
-def _timeout_s(parameters: TimeoutParameters) -> float:
+def timeout_of(parameters: TimeoutParameters) -> float:
     if parameters.timeout is not None:
         return parameters.timeout
     preferred = _PREFERRED_WAIT.search(parameters.prefer or "")
@@ -279,7 +267,7 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
     """Execute an operation and respond as the client prefers: once, or with a line for each site."""
     parameters: WaitParameters = request.parameters
     wait = parameters.wait or parameters.cheops_wait or Wait.ALL
-    accepted, sites, answers = await execute(request.node, wanted, _timeout_s(parameters))
+    accepted, sites, answers = await execute(request.node, wanted, timeout_of(parameters))
     progress = Progress(str(accepted.op), wanted.resource, sites, wait)
     headers = _headers(progress)
     if NDJSON in request.http.headers.get("accept", ""):
@@ -367,58 +355,3 @@ async def _dry_run_request(node: Node, id_: str, body: SubmitRequest, by: Princi
     if body.kind is Kind.DELETE and not body.command.strip():
         body = structs.replace(body, command=_deletion_line(node, await load_resource(node, id_), ""))
     return operation_request(id_, body, (), by)
-
-
-# -- resolve ----------------------------------------------------------------------------------------------------
-
-
-@handles(RESOLVE)
-async def resolve(request: ApiRequest[TimeoutParameters, ResolveRequest]) -> Resolved:
-    node, id_, body = request.node, request.id, await request.body()
-    if body.resolution is Resolution.FORCE:
-        return await _force(node, id_, body, _timeout_s(request.parameters), request.principal)
-    if body.site and body.site != node.name:
-        return await _resolve_at(request.http, node, body, request.principal)
-    replica = await load_resource(node, id_)
-    op = _unknown_operation(replica, body)
-    happened = body.resolution is Resolution.HAPPENED
-    await node.backends.resolved(replica, op, happened=happened)
-    node.pump.post(ResolvedEvent(id_, op, happened))
-    await node.pump.flushed()
-    return Resolved(resource=id_, site=node.name, operation=str(op), resolution=body.resolution)
-
-
-async def _resolve_at(http: Request, node: Node, body: ResolveRequest, by: Principal) -> Resolved:
-    """Forward to the site whose outcome is unknown."""
-    if http.headers.get(HOP_HEADER):
-        raise RequestError(f"this is {node.name}, not {body.site}")
-    site_view(node.mesh, now(), body.site)  # 404 for a site that is not known
-    return await post_to_site(node, body.site, http.scope["path"], to_json(body), Resolved, by.reach)
-
-
-def _unknown_operation(replica: Replica, body: ResolveRequest) -> OpId:
-    """The operation that is UNKNOWN at this site; there is at most one."""
-    unknown = replica.applied.unknown
-    if unknown is None:
-        raise ClientError(f"nothing is UNKNOWN at {replica.site}{_unknown_elsewhere(replica)}", status=409)
-    if body.operation and find(replica, body.operation).id != unknown.id:
-        raise ClientError(f"{unknown.id} is UNKNOWN at {replica.site}, not {body.operation}", status=409)
-    return unknown.id
-
-
-def _unknown_elsewhere(replica: Replica) -> str:
-    """What other sites have reported as UNKNOWN. An operation that is UNKNOWN at its origin is known only there."""
-    sites = [site for site in status(replica, set()).sites if site.unknown]
-    reported = [f"{in_words(map(str, site.unknown))} at {site.site}" for site in sites]
-    return f"; {in_words(reported)} {is_or_are(reported)}: name that site with 'site'" if reported else ""
-
-
-async def _force(node: Node, id_: str, body: ResolveRequest, timeout_s: float, by: Principal) -> Resolved:
-    if not body.command.strip():
-        raise RequestError("'force' needs a 'command' that makes the state")
-    await load_resource(node, id_)
-    wanted = OperationRequest(id_, body.type, body.command.strip(), kind=Kind.FORCE, by=by)
-    accepted, _sites, answers = await execute(node, wanted, timeout_s)
-    async for _ in answers:
-        break  # it ran here, or the time is over
-    return Resolved(resource=id_, site=node.name, operation=str(accepted.op), resolution=body.resolution)

@@ -97,13 +97,13 @@ async def refresh_from_peers(node: Node, ids: Sequence[str], fresh_s: float) -> 
         return
     begun_ms, end_s = wall_ms(), asyncio.get_running_loop().time() + fresh_s
     replicas = [await node.pump.replica(id_, refresh=True) for id_ in ids]
-    while any(_is_awaited(node, replica, begun_ms) for replica in replicas):
+    while any(is_awaited(node, replica, begun_ms) for replica in replicas):
         if asyncio.get_running_loop().time() >= end_s:
             return
         await asyncio.sleep(_POLL_S)
 
 
-def _is_awaited(node: Node, replica: Replica, since_ms: int) -> bool:
+def is_awaited(node: Node, replica: Replica, since_ms: int) -> bool:
     """Whether a reachable site has not responded yet."""
     for site in replica.history.site_list:
         if site != node.name and site in node.mesh.up:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from cheops.api.models.repair import RepairedSite
 from cheops.api.models.resources import Overall
 from cheops.log.operation import Kind, Status, Verdict
 from cheops.schema import doc
@@ -332,6 +333,8 @@ class Resolution(StrEnum):
     HAPPENED = "happened"  # it took effect at this site
     NOT_HAPPENED = "not-happened"  # it did not, so it runs
     FORCE = "force"  # whatever the state is: this command makes a new one, everywhere
+    RETRY = "retry"  # what failed at a site runs there again
+    STATE = "state"  # the application's state at one site becomes that of all sites
 
 
 class ResolveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -341,7 +344,14 @@ class ResolveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     operation: Annotated[
         str, doc("The operation that is UNKNOWN; can be left out if there is only one.", "site1:3")
     ] = ""
-    site: Annotated[str, doc("The site where it is UNKNOWN; empty: this agent's site.", "")] = ""
+    site: Annotated[
+        str,
+        doc(
+            "The site where it is UNKNOWN, or whose state is taken; empty: this agent's site. With retry: the only "
+            "site that does it; empty: all sites.",
+            "",
+        ),
+    ] = ""
     command: Annotated[str, doc("With force: the command that makes the state.", "redis-cli set counter 29")] = ""
     type: Annotated[str, doc("With force: the operation's type.", "set")] = "force"
 
@@ -353,6 +363,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     site: Annotated[str, doc("The site where it was resolved.", "site1")]
     operation: Annotated[str, doc("The operation that was resolved, or the forced one.", "site1:3")]
     resolution: Annotated[Resolution, doc("The decision.", "happened")]
+    sites: Annotated[tuple[RepairedSite, ...], doc("With retry and state: what each site did.", [])] = ()
 
 
 class StateAt(Struct, frozen=True, kw_only=True):

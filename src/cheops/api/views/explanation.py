@@ -19,7 +19,6 @@ from cheops.api.views.operations import (
     vector_text,
 )
 from cheops.api.views.status import resource_verdict, sentence, word
-from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus
 from cheops.log.causality import contains
@@ -315,8 +314,4 @@ def _remedy(replica: Replica, verdict: ResourceStatus) -> str:
             f". Check the application at {site}, then report whether {op} took effect: "
             f"cheops resolve {id_} --site {site} --op {op} --happened yes|no"
         )
-    if service_of(replica.type.name):
-        return ". To make the sites equal again, send a request that replaces everything, such as PUT, to the gateway"
-    return (
-        f". To make the sites equal again, send an operation that replaces everything: cheops exec --force --id {id_} …"
-    )
+    return f". To make the sites equal again: cheops repair {id_}"

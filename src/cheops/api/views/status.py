@@ -241,6 +241,8 @@ def _differences(verdict: engine.ResourceStatus) -> list[str]:
             differences.append(f"it is unknown whether {in_words(names(site.unknown))} ran at {site.site}")
     if verdict.order_not_enforced:
         differences.append("operations ran here out of order, and the order cannot be restored")
+    if verdict.drift:
+        differences.append(verdict.drift)
     return differences
 
 

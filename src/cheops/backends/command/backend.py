@@ -120,10 +120,10 @@ class CommandBackend(Backend):
 
 def _is_of_type(type_: TypeConfig, step: Step) -> bool:
     """Whether the operator wrote the command into this site's configuration: then it needs no other permission."""
-    if step.of_base:
-        # The state of a checkpoint may come from a peer, with a command that the peer wrote.
-        write = type_.engine.checkpoint.write if type_.engine.checkpoint else None
-        return isinstance(write, StateWriter) and write.matches(step.payload)
+    write = type_.engine.checkpoint.write if type_.engine.checkpoint else None
+    # A whole state may come from a peer, with a command that the peer wrote.
+    if step.of_base and isinstance(write, StateWriter) and write.matches(step.payload):
+        return True
     return step.of_type or step.payload == type_.engine.reset
 
 

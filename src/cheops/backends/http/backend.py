@@ -21,7 +21,7 @@ from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
-from cheops.backends.http.interpretation import check_meaning, drop_members, failure, rule_for
+from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.order import is_settled, waits_here
 from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
@@ -37,12 +37,13 @@ from cheops.backends.http.payload import (
     result_in_doubt,
 )
 from cheops.backends.http.reachability import service_finding
+from cheops.backends.http.restoration import Restoration, comparable
 from cheops.backends.http.rules import check_place, check_rules
 from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.session_replay import send_session
 from cheops.backends.http.signature import RequestSigner
 from cheops.backends.http.submission import deletion_command
-from cheops.backends.protocol import Backend, BackendContext, Finding
+from cheops.backends.protocol import Backend, BackendContext, Finding, KeepFile
 from cheops.bounded import BoundedMap
 from cheops.config.service_rules import Success
 from cheops.config.services import CREATE, READ, ServiceConfig, service_of
@@ -104,6 +105,7 @@ class HttpBackend(Backend):
         signers = {name: RequestSigner(name, one.sigv4) for name, one in signs.items() if one}
         self.sender = OperationSender(self.copies, providers, context.config.gateway, signers, exchange)
         self._existing = ExistingResources(self.sender, self.copies)
+        self._restoration = Restoration(context.config.name, self.sender, self.copies, context.load)
 
     async def start(self) -> None:
         await self.copies.open()
@@ -146,7 +148,8 @@ class HttpBackend(Backend):
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
                 return task
-            outcome = await self._send(replace(task, again=again))
+            tried = replace(task, again=again)
+            outcome = await (self._restoration.restore(tried) if request.state else self._send(tried))
         except (NoCopyError, CredentialsError, _LostAnswerError) as error:
             is_lost = isinstance(error, _LostAnswerError)
             return Outcome(Result.MAYBE if is_lost else Result.RETRY, str(error), once=is_lost)
@@ -179,7 +182,7 @@ class HttpBackend(Backend):
         identity = self._identity(service, run.resource, step, request)
         if isinstance(identity, Outcome):
             return identity
-        if ended := self._result_without_request(run.resource, request, identity):
+        if not request.state and (ended := self._result_without_request(run.resource, request, identity)):
             return ended
         body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
         if isinstance(body, Outcome):
@@ -363,6 +366,14 @@ class HttpBackend(Backend):
         compared = service.replication.local_members | service.replication.ignore
         return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
 
+    async def capture(self, replica: Replica, keep: KeepFile) -> Command:
+        service, copy = (
+            self._services[service_of(replica.type.name) or ""],
+            self.copies.index.copies.get(replica.resource),
+        )
+        identity = of_site(service, copy.client if copy else "")
+        return await self._restoration.capture(service, replica, identity, keep)
+
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         """Changes come through the gateway; without it a client may only delete, as the backend itself would."""
         if kind not in (Kind.DELETE, Kind.SITES) or payload.line != getattr(self.deletion(replica), "line", None):
@@ -463,8 +474,6 @@ def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
     if kept.status >= 300:
         return f"the service answers {kept.status}: {kept.text[:1000]}"
     try:
-        content = msgspec.json.decode(kept.body)
-        drop_members(content, without)
-        return msgspec.json.encode(content, order="sorted").decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return kept.text or kept.base64
+        return comparable(kept.body, without).decode()
+    except UnicodeDecodeError:
+        return kept.base64

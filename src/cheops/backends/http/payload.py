@@ -175,6 +175,7 @@ BODY = "body"  # the name of the file
 MAX_INLINE_BYTES = 32 * 1024
 MAX_LINE_BYTES = 128 * 1024
 DELETE = "delete"
+CREATE_METHOD = "POST"
 COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # methods that create a collection under a name of the client's choice
 NAMING = COLLECTING | {"PUT"}  # methods that create anything under such a name
 _MAX_TYPE_CHARACTERS = 100
@@ -248,9 +249,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     part: str = ""
     after: tuple[After, ...] = ()
     session: str = ""  # it completes a session of this name, and its body is all that was in it; see session_content.py
+    state: bool = False  # sets the whole state, as a repair has read it at one site; see restoration.py
+    made_at: str = ""  # with `state`: where a POST creates it, if there is none; empty if a PUT does that
 
     @property
     def creates(self) -> bool:
+        if self.state:
+            return False
         if self.kind:
             return self.kind == CREATE
         return bool(self.item) and self.method != "DELETE"
@@ -334,7 +339,9 @@ def check_request(request: Request) -> None:
     """Raises PayloadError for what is no change of the service's resources, whichever site signed it."""
     if request.method in _NO_OPERATIONS:
         raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
-    if leaves_service(request.path) or leaves_service(request.item):
+    if request.state and request.method != "PUT":
+        raise PayloadError(f"{request.method} does not set a whole state")
+    if any(map(leaves_service, (request.path, request.item, request.made_at))):
         raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
     if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):
         raise PayloadError(f"'{printable(shortened(named))}' makes another request of it than its method and path say")
@@ -358,6 +365,7 @@ def _is_sendable(request: Request) -> bool:
     return bool(
         _TOKEN.fullmatch(request.method)
         and _PATH.fullmatch(request.path)
+        and (not request.made_at or _PATH.fullmatch(request.made_at))
         and _QUERY.fullmatch(request.query)
         and _HOST.fullmatch(request.host)
         and all(_TOKEN.fullmatch(name) for name, _ in request.headers)

@@ -43,7 +43,10 @@ def check_place(service: ServiceConfig, request: Request, meta_id: str, copy: Co
         is_own = request.named and meta_id == meta_id_of("path", service.name, own)
     elif request.item and request.named:
         own = trimmed(request.item)
-        is_own = path == own and meta_id == meta_id_of("path", service.name, own)
+        is_own = path == own and meta_id == meta_id_of("path", service.name, own) and not request.made_at
+    elif request.state:
+        is_own = _is_same(path, filled(request.item, meta_id))
+        is_own = is_own and item_of(trimmed(request.made_at), service.replication.items) == request.item
     elif request.deletes:
         is_own = _is_same(path, filled(request.item, meta_id))
     elif request.creates:

@@ -317,8 +317,7 @@ class OperationSender:
 
     def public(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
         """A response with meta-ids, as its client gets it."""
-        hosts = hosts_of(service, reply.host)
-        ids = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
+        ids = self.response_ids(service, path, reply)
         body, size, headers = reply.body, reply.size, reply.headers
         if reply.header("content-encoding").lower() not in READABLE_ENCODINGS:
             body = b""  # what nobody can look into may have secrets in it
@@ -335,6 +334,10 @@ class OperationSender:
             if is_passed_on(name, is_same_body=is_same_body)
         )
         return kept_response(reply.status, headers, body, service.replication.keep_response_bytes, size)
+
+    def response_ids(self, service: ServiceConfig, path: str, reply: ServiceReply) -> ResponseIds:
+        """The lookup of ids in a response to a request to a local path."""
+        return ResponseIds(self._copies.index, service.name, service.replication, path, hosts_of(service, reply.host))
 
     def local_path(self, copy: Copy) -> str:
         item = copy.item if copy.is_named else filled(copy.item, copy.local_id)

@@ -187,7 +187,7 @@ def creation_of(replica: Replica) -> Creation | None:
     """By the operation that began it; None if that is not known here."""
     for op in operations(replica):
         request = _request(op)
-        if request.creates or _is_put_by_rule(request):
+        if request.creates or request.state or _is_put_by_rule(request):
             path = request.item if request.named else filled(request.item, replica.resource)
             return Creation(request.item, trimmed(path), request.named, request.client)
     return None
