@@ -42,7 +42,9 @@ def rules_command(
     def show(console: Console) -> None:
         listing = table("MATCH", "IS", "OF")
         for row in rows:
-            listing.add_row(row["match"], row["is"], row["of"] or ("" if row["is"] == "read" else "its path"))
+            listing.add_row(
+                row["match"], row["is"], row["of"] or ("" if row["is"] in ("read", "refuse") else "its path")
+            )
         if rows:
             print_table(console, listing)
         else:
@@ -52,27 +54,26 @@ def rules_command(
 
 
 def _explained(service: str, request: str, body: str, config: Path) -> dict[str, Any]:
-    from cheops.backends.http.interpretation import meaning_of, needs_body, rule_for  # noqa: PLC0415 - slow to import
+    from cheops.backends.http.interpretation import meaning_of, rule_about_body  # noqa: PLC0415 - slow to import
 
     settings = read_site(config).services[service].replication
     method, _, target = request.strip().partition(" ")
     if not method.isupper() or not target.strip().startswith("/"):
         raise ClientError(f"--try: expected a method and a path, such as 'POST /v3/kv/put', found '{request}'")
     target = target.strip()
-    found = rule_for(settings.rules, method, target)
-    if found is None:
+    if (about := rule_about_body(settings.rules, method, target)) and not body:
+        raise ClientError(f"'{about}' is about a member of the body: give one with --body")
+    headers = (("Content-Type", "application/json"),)
+    meaning = meaning_of(settings.rules, method, target, headers, body.encode())
+    if meaning is None:
         return {
             "request": f"{method} {target}",
             "rule": None,
             "meaning": _plain(method, target, settings.rules.is_whole),
         }
-    rule = found[0]
-    if needs_body(rule) and not body:
-        raise ClientError(f"'{rule}' is about a member of the body: give one with --body")
-    headers = (("Content-Type", "application/json"),)
-    meaning = meaning_of(settings.rules, method, target, headers, body.encode())
-    assert meaning is not None  # noqa: S101 - there is a rule
-    data: dict[str, Any] = {"request": f"{method} {target}", "rule": str(rule), "does": meaning.kind.value}
+    data: dict[str, Any] = {"request": f"{method} {target}", "rule": str(meaning.rule), "does": meaning.kind.value}
+    if meaning.kind.value == "refuse" and meaning.rule:
+        return {**data, "meaning": f"with '&', and for what is replicated, it is refused (422): {meaning.rule.why}"}
     if meaning.kind.value == "read":
         return {**data, "meaning": "it changes nothing: it goes to one site, and is not logged"}
     name = meaning.item or "an id that the service gives"
@@ -80,6 +81,7 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
         **data,
         "resource": "the whole service" if meaning.item == "/" else name,
         "id": meaning.meta_id(service) if meaning.item else None,
+        "moved to": meaning.to or None,
         "operation": meaning.type,
         "replaces": list(settings.matrix.wiped_by(meaning.type)),
     }
@@ -103,7 +105,7 @@ def _plain(method: str, target: str, is_whole: bool) -> str:
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:
-    for key in ("rule", "does", "resource", "id", "operation"):
+    for key in ("rule", "does", "resource", "moved to", "id", "operation"):
         if data.get(key):
             console.print(f"{key:<10} {data[key]}", soft_wrap=True, highlight=False)
     if data.get("replaces"):

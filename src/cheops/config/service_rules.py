@@ -5,12 +5,16 @@ rules:
   - {match: POST /v3/kv/range, is: read}                           # reads are never logged
   - {match: "PUT /{bucket}/{key**}?tagging", is: put tagging, of: "/{bucket}/{key}"}
   - {match: "POST /{repo}/git-receive-pack", is: action, of: "/{repo}", ok: {body: unpack ok}}
+  - {match: POST /silences, has: $.id, is: put, of: "/silence/{$.id}", id: $.silenceID}    # otherwise it creates one
+  - {match: "PATCH /files/{path**}", is: move, to: "/files/{$.path**}"}                     # a rename
+  - {match: POST /restore, is: refuse, why: "a backup belongs to one site"}
 
 `rules: etcd` takes a set that comes with Cheops (cheops/rules/*.yaml, in the same form), `rules: [etcd, {match: …}]`
 a set and rules of one's own; the first rule that matches counts. A request that none matches is plain REST.
 
 In `match`, `{name}` and `*` stand for one part of the path, `{name**}` and `**` for one or more. A query member that is
-not named must not be there, unless `query` lists it: a query is part of what a request is about.
+not named must not be there, unless `query` lists it: a query is part of what a request is about. A rule with `has`
+matches only if the body has that member. `{id}` is an id that the service gave; other names are chosen by clients.
 """
 
 import re
@@ -22,15 +26,21 @@ from importlib import resources
 from urllib.parse import parse_qsl
 
 from cheops.config.values import ValueType
+from cheops.log.matrix import Entry
+from cheops.matrix_file import matrix_within
 from cheops.text import listed, nearest, printable, shortened
 from cheops.yaml_file import Value, parse_yaml
 
 SERVICE = "service"  # `of: service`: one order for everything that the service does
 ANY_QUERY = "*"
+MANY = "**"  # a variable, or a member of the body, that is several parts of a path
+_ID = "id"  # the variable that stands for an id that the service gave
 _METHOD = re.compile(r"[A-Z]{1,32}|\*")
 _VARIABLE = re.compile(r"\{([a-z][a-z_]*)(\*\*)?\}")
 _PLACE = re.compile(r"\$(?:\.[A-Za-z_][\w-]*){1,8}|(?:query|form|header):[\w.-]{1,100}")
 _REFERENCE = re.compile(r"\{([^{}]+)\}")
+_JSON_MEMBER = re.compile(r"\$(\.[A-Za-z_][\w-]*){1,8}")
+_URL_PATH = re.compile(r"/[^\s?#]*")
 _MEMBER = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
 _PART = re.compile(r"[^\s*][^*]{0,60}")
 _MOST_RULES = 500
@@ -45,6 +55,8 @@ class RuleKind(StrEnum):
     PATCH = "patch"
     DELETE = "delete"
     ACTION = "action"
+    MOVE = "move"  # gives it another name
+    REFUSE = "refuse"  # no other site could do the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +84,20 @@ class Rule:
     id: str = ""  # where the response to a create has the new id; empty: as the service says
     name: tuple[str, ...] = ()  # where the body of a create has the name that its client chose
     ok: Success = field(default_factory=Success)
+    has: str = ""  # a member of the body without which it does not match
+    to: str = ""  # of a move: a template of the new path
+    why: str = ""  # a request is refused
 
     def __str__(self) -> str:
         members = "&".join(f"{name}={value}" if value else name for name, value in self.query)
-        return f"{self.method} {self.path}{'?' if members else ''}{members}"
+        return f"{self.method} {self.path}{'?' if members else ''}{members}{f' with {self.has}' if self.has else ''}"
+
+    @property
+    def is_of_service_id(self) -> bool:
+        """Whether its resource has an id that the service gave, rather than a name that a client chose."""
+        if self.kind is RuleKind.CREATE:
+            return not self.name and not self.of
+        return bool(self.id) or (self.of or self.path).endswith(f"{{{_ID}}}")
 
     def match(self, method: str, path: str, query: str) -> dict[str, str] | None:
         """What its variables stand for in a request, or None if it does not match. `path` in its one spelling."""
@@ -105,6 +127,9 @@ class ServiceRules:
     selects: frozenset[str] = frozenset()  # query members of plain REST requests that change nothing
     names: tuple[str, ...] = ()  # the sets that it takes
     local: frozenset[tuple[str, ...]] = frozenset()  # members that belong to one site, of these sets
+    items: tuple[tuple[str, str], ...] = ()  # `items` of these sets; see config.services
+    refs: tuple[tuple[str, str], ...] = ()
+    matrix: tuple[Entry, ...] = ()  # how their operations combine
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -114,12 +139,14 @@ class ServiceRules:
         """Whether everything that the service does has one order: then it is one resource."""
         return any(rule.of == SERVICE for rule in self.rules)
 
-    def first(self, method: str, path: str, query: str) -> tuple[Rule, dict[str, str]] | None:
+    def matching(self, method: str, path: str, query: str) -> Iterator[tuple[Rule, dict[str, str]]]:
+        """The rules that fit a request, in their order, up to the first that needs no member of its body."""
         for rule in self.rules:
             values = rule.match(method, path, query)
             if values is not None:
-                return rule, values
-        return None
+                yield rule, values
+                if not rule.has:
+                    return
 
 
 @cache
@@ -152,10 +179,18 @@ def rule_sets() -> tuple[str, ...]:
 def rule_set(name: str) -> ServiceRules:
     """A set that comes with Cheops."""
     file = resources.files("cheops.rules") / f"{name}.yaml"
-    root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=("query", "local"))
+    optional = ("query", "local", "items", "refs", "matrix")
+    root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=optional)
     rules = tuple(_read_rule(one) for one in root["rules"].items())
-    selects = _read_query(root["query"]) if "query" in root else frozenset()
-    return ServiceRules(rules, selects, (name,), _read_members(root["local"]) if "local" in root else frozenset())
+    return ServiceRules(
+        rules,
+        _read_query(root["query"]) if "query" in root else frozenset(),
+        (name,),
+        _read_members(root["local"]) if "local" in root else frozenset(),
+        read_items(root["items"]) if "items" in root else (),
+        read_refs(root["refs"]) if "refs" in root else (),
+        matrix_within(root["matrix"]).matrix.entries if "matrix" in root else (),
+    )
 
 
 def _read_rules(value: Value) -> ServiceRules:
@@ -163,6 +198,9 @@ def _read_rules(value: Value) -> ServiceRules:
     selects: set[str] = set()
     names: list[str] = []
     local: set[tuple[str, ...]] = set()
+    items: list[tuple[str, str]] = []
+    refs: list[tuple[str, str]] = []
+    matrix: list[Entry] = []
     for one in [value] if value.is_text else value.items():
         if one.is_text:
             taken = rule_set(_known_set(one))
@@ -170,13 +208,24 @@ def _read_rules(value: Value) -> ServiceRules:
             selects |= taken.selects
             names += taken.names
             local |= taken.local
+            items += taken.items
+            refs += taken.refs
+            matrix += taken.matrix
         elif set(one.mapping()) == {"query"}:
             selects |= _read_query(one.mapping()["query"])
         else:
             rules.append(_read_rule(one))
     if len(rules) > _MOST_RULES:
         raise value.fail(f"{len(rules):,} rules; at most {_MOST_RULES} are accepted")
-    return ServiceRules(tuple(rules), frozenset(selects), tuple(names), frozenset(local))
+    return ServiceRules(
+        tuple(rules),
+        frozenset(selects),
+        tuple(names),
+        frozenset(local),
+        tuple(items),
+        tuple(refs),
+        tuple(matrix),
+    )
 
 
 def _known_set(value: Value) -> str:
@@ -189,15 +238,12 @@ def _known_set(value: Value) -> str:
 
 
 def _read_rule(value: Value) -> Rule:
-    record = value.record(required=("match", "is"), optional=("of", "id", "name", "ok", "query"))
+    optional = ("of", "id", "name", "ok", "query", "has", "to", "why")
+    record = value.record(required=("match", "is"), optional=optional)
     method, path, query = _read_match(record["match"])
     kind, part = _read_kind(record["is"])
     variables = {name for name, _ in _VARIABLE.findall(path)} | {one.strip("{}") for _, one in query if "{" in one}
-    of = _read_subject(record["of"], variables) if "of" in record else ""
-    if kind is RuleKind.READ and (of or part):
-        raise value.fail("a read is not logged, so it has no 'of': it goes to the copy here, or to the nearest")
-    if kind is RuleKind.ACTION and not of:
-        raise value.fail('\'of\' is missing: what the action is about, such as of: "/{repo}", "$.key" or service')
+    _check_keys(value, record, kind, part)
     for text in _REFERENCE.findall(part):
         if text not in variables:
             raise record["is"].fail(f"'{{{text}}}' is not in 'match'")
@@ -205,14 +251,35 @@ def _read_rule(value: Value) -> Rule:
         method,
         path,
         query,
-        _read_query(record["query"]) if "query" in record else frozenset((ANY_QUERY,) if kind is RuleKind.READ else ()),
+        _read_query(record["query"]) if "query" in record else _usual_query(kind),
         kind,
         part,
-        of,
+        _read_subject(record["of"], variables) if "of" in record else "",
         _read_id(record["id"], kind) if "id" in record else "",
         _read_name(record["name"], kind) if "name" in record else (),
         _read_success(record["ok"]) if "ok" in record else Success(),
+        _read_member(record["has"]) if "has" in record else "",
+        _read_subject(record["to"], variables) if "to" in record else "",
+        record["why"].string() if "why" in record else "",
     )
+
+
+def _usual_query(kind: RuleKind) -> frozenset[str]:
+    return frozenset((ANY_QUERY,) if kind in (RuleKind.READ, RuleKind.REFUSE) else ())
+
+
+def _check_keys(value: Value, record: Mapping[str, Value], kind: RuleKind, part: str) -> None:
+    """Refuse a rule with keys that its kind has no use for, or without those that it needs."""
+    if kind is RuleKind.READ and ("of" in record or part):
+        raise value.fail("a read is not logged, so it has no 'of': it goes to the copy here, or to the nearest")
+    if kind is RuleKind.ACTION and "of" not in record:
+        raise value.fail('\'of\' is missing: what the action is about, such as of: "/{repo}", "$.key" or service')
+    if (kind is RuleKind.MOVE) != ("to" in record):
+        raise value.fail("a move, and nothing else, has 'to': the new path, such as to: \"/files/{$.path**}\"")
+    if kind is RuleKind.MOVE and ("of" in record or part):
+        raise value.fail("a move is about what is at the path of the request: it has no 'of', and no part")
+    if (kind is RuleKind.REFUSE) != ("why" in record):
+        raise value.fail("a rule that refuses requests, and no other, has 'why': a text for the client")
 
 
 def _read_match(value: Value) -> tuple[str, str, tuple[tuple[str, str], ...]]:
@@ -249,14 +316,14 @@ def _read_subject(value: Value, variables: Iterable[str]) -> str:
     if text == SERVICE:
         return text
     if _PLACE.fullmatch(text):
-        return f"/{text}/{{{text}}}"
+        return f"/{text}/{{{text}}}"  # the same for all rules of a service
     if not text.startswith("/"):
         shown = printable(shortened(text))
         raise value.fail(
             f'expected a path such as "/{{bucket}}/{{key}}", a member such as "$.key", or service; found \'{shown}\''
         )
     for name in _REFERENCE.findall(text):
-        if name not in variables and not _PLACE.fullmatch(name):
+        if name not in variables and not _PLACE.fullmatch(name.removesuffix(MANY)):
             raise value.fail(f"'{{{printable(shortened(name))}}}' is neither in 'match' nor a member such as {{$.key}}")
     return text
 
@@ -276,11 +343,11 @@ def _read_query(value: Value) -> frozenset[str]:
 
 def _read_id(value: Value, kind: RuleKind) -> str:
     text = value.string()
-    if kind is not RuleKind.CREATE:
-        raise value.fail("only the response to a create has a new id")
+    if kind not in (RuleKind.CREATE, RuleKind.PUT):
+        raise value.fail("only the response to a create, or to a put, has a new id")
     if text.lower() == "location":
         return "header:Location"
-    if not re.fullmatch(r"\$(\.[A-Za-z_][\w-]*){1,8}|header:[\w-]{1,100}|xml:[\w-]{1,100}", text):
+    if not _JSON_MEMBER.fullmatch(text) and not re.fullmatch(r"header:[\w-]{1,100}|xml:[\w-]{1,100}", text):
         shown = printable(shortened(text))
         raise value.fail(f"expected where a new id is: $.id, Location, header:NAME or xml:ELEMENT; found '{shown}'")
     return text
@@ -288,11 +355,18 @@ def _read_id(value: Value, kind: RuleKind) -> str:
 
 def _read_name(value: Value, kind: RuleKind) -> tuple[str, ...]:
     text = value.string()
-    if kind is not RuleKind.CREATE or not re.fullmatch(r"\$(\.[A-Za-z_][\w-]*){1,8}", text):
+    if kind is not RuleKind.CREATE or not _JSON_MEMBER.fullmatch(text):
         raise value.fail(
             "expected where the body of a create has the name that its client chose, such as $.metadata.name"
         )
     return tuple(text.split(".")[1:])
+
+
+def _read_member(value: Value) -> str:
+    text = value.string()
+    if not _JSON_MEMBER.fullmatch(text):
+        raise value.fail(f"expected a member of the body, such as $.id, found '{printable(shortened(text))}'")
+    return text
 
 
 def _read_success(value: Value) -> Success:
@@ -311,7 +385,7 @@ def _read_success(value: Value) -> Success:
             has += [one.string() for one in many or at.items()]
         elif key == "lacks":
             lacks += [one.string() for one in many or at.items()]
-        elif re.fullmatch(r"\$(\.[A-Za-z_][\w-]*){1,8}", key):
+        elif _JSON_MEMBER.fullmatch(key):
             members.append((tuple(key.split(".")[1:]), at.string()))
         else:
             raise at.fail(f"unknown condition '{key}'; known: status, header, body, lacks, and members such as $.done")
@@ -340,3 +414,31 @@ def _write_members(paths: frozenset[tuple[str, ...]]) -> str:
 
 
 MEMBERS = ValueType("list of members", _read_members, _write_members)
+
+
+# -- where ids are ----------------------------------------------------------------------------------------------
+
+
+def read_items(value: Value) -> tuple[tuple[str, str], ...]:
+    items = []
+    for path, at in value.mapping().items():
+        item = _read_url_path(at)
+        if not _URL_PATH.fullmatch(path):
+            raise at.fail(f"'{printable(shortened(path))}' is not a path, such as /images/import")
+        if item.split("/").count("{id}") != 1 or not item.endswith("/{id}"):
+            raise at.fail(f"'{printable(shortened(item))}' must end with /{{id}}, in place of the id")
+        if item.split("/").count("*") > path.split("/").count("*"):
+            raise at.fail("it has more * than the path; each * repeats one of the path")
+        items.append((path.rstrip("/"), item))
+    return tuple(items)
+
+
+def read_refs(value: Value) -> tuple[tuple[str, str], ...]:
+    return tuple((name, _read_url_path(at).rstrip("/")) for name, at in value.mapping().items())
+
+
+def _read_url_path(value: Value) -> str:
+    text = value.string()
+    if not _URL_PATH.fullmatch(text):
+        raise value.fail(f"expected a path, such as /images, found '{printable(shortened(text))}'")
+    return text

@@ -36,16 +36,17 @@ class AppSites(Stage):
             self.rig.start_beside(site, argv_of(site, self.own(site, self.service)))
         self.rig.start()
         for site in self.sites:
-            until(lambda s=site: self._listens(s), f"for the application of {site}")  # type: ignore[misc]
+            until(lambda s=site: self.listens(s, self.own(s, self.service)), f"for the application of {site}")  # type: ignore[misc]
         until(self._all_up, "for the sites to see each other")
 
-    def _listens(self, site: str) -> bool:
+    def listens(self, site: str, port: int) -> bool:
+        """Whether a program on the machine of a site listens there."""
         host = self.rig._host(site)
         assert host is not None
         with contextlib.closing(host.socket()) as connection:
             connection.settimeout(1)
             with contextlib.suppress(OSError):
-                connection.connect(("127.0.0.1", self.own(site, self.service)))
+                connection.connect(("127.0.0.1", port))
                 return True
         return False
 

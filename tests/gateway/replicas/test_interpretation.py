@@ -101,7 +101,7 @@ def test_names_that_clients_choose() -> None:
         ({"match": "PUT /x", "is": "put", "of": "/{y}"}, "'{y}' is neither in 'match' nor a member"),
         ({"match": "PUT /x", "is": "put {y}"}, "'{y}' is not in 'match'"),
         ({"match": "PUT /x", "is": "read", "of": "/x"}, "a read is not logged"),
-        ({"match": "PUT /x", "is": "put", "id": "$.id"}, "only the response to a create has a new id"),
+        ({"match": "PUT /x", "is": "patch", "id": "$.id"}, "only the response to a create, or to a put, has a new id"),
         ({"match": "PUT /x", "is": "put", "name": "$.id"}, "expected where the body of a create has the name"),
         ({"match": "PUT /x", "is": "put", "ok": {"colour": "x"}}, "unknown condition 'colour'"),
         ({"match": "PUT /x", "is": "put", "off": "x"}, "unknown key; did you mean 'of'?"),
@@ -130,7 +130,7 @@ def test_what_counts_as_success() -> None:
 def test_where_an_id_is() -> None:
     assert id_at("xml:UploadId", (), b"<R xmlns='x'><UploadId>a&amp;b</UploadId></R>") == "a&b"
     assert id_at("header:Location", (("Location", "http://h/x/y%20z?q"),), b"") == "y z"
-    assert id_at("$.a.b", (), b'{"a": {"b": 5}}') == "5"
+    assert id_at("$.a.b", (), b'{"a": {"b": 5}}') == 5
     assert id_at("$.a", (), b"no json") == ""
 
 
@@ -149,4 +149,4 @@ def test_two_long_parts_never_have_one_type() -> None:
 
 
 def test_kinds_are_what_the_documentation_says() -> None:
-    assert [kind.value for kind in RuleKind] == ["read", "create", "put", "patch", "delete", "action"]
+    assert [kind.value for kind in RuleKind] == ["read", "create", "put", "patch", "delete", "action", "move", "refuse"]

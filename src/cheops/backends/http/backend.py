@@ -21,6 +21,7 @@ from cheops.backends.http.credentials import CredentialProvider, CredentialsErro
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, drop_members, failure, rule_for
+from cheops.backends.http.moves import occupant, path_now
 from cheops.backends.http.order import is_settled, waits_here
 from cheops.backends.http.paths import joined
 from cheops.backends.http.payload import (
@@ -114,7 +115,8 @@ class HttpBackend(Backend):
         if request.base:
             return nothing_to_do("no request to the service is needed")
         check_rules(service, request)
-        check_place(service, request, run.resource, self.copies.index.copies.get(run.resource))
+        copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
+        check_place(service, request, run.resource, copy, replica)
         if before := await self._unsettled(run, step, request):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         try:
@@ -150,7 +152,7 @@ class HttpBackend(Backend):
         identity = self._identity(service, run.resource, step, request)
         if isinstance(identity, Outcome):
             return identity
-        if ended := self._result_without_request(run.resource, request, identity):
+        if ended := self._result_without_request(service.name, run.resource, request, identity):
             return ended
         body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
         if isinstance(body, Outcome):
@@ -178,7 +180,9 @@ class HttpBackend(Backend):
         replica = self.context.replica(resource)
         return replica is None or any(draft.id == step.op for draft in replica.drafts)
 
-    def _result_without_request(self, meta_id: str, request: Request, identity: Identity) -> Outcome | None:
+    def _result_without_request(
+        self, service: str, meta_id: str, request: Request, identity: Identity
+    ) -> Outcome | None:
         """The outcome, if no request to the service is needed. For a client's request one always is: only the service
         can say whether the client may do it."""
         of_client = isinstance(identity, OfClient)
@@ -187,7 +191,12 @@ class HttpBackend(Backend):
             return Outcome(Result.KO, _THERE_IS_ONE) if of_client else nothing_to_do("there is a copy already")
         if not has_copy and request.within and request.within not in self.copies.index.copies:
             raise NoCopyError(request.within)
-        if has_copy or request.binds:
+        if other := occupant(self.copies.index, service, meta_id, request):
+            where = printable(shortened(request.to or request.item))
+            return Outcome(
+                Result.KO, f"{where} is the path of {other}, which was moved there: two cannot be at one path"
+            )
+        if has_copy or (request.binds and (request.named or request.creates)):
             return None
         if request.deletes and not of_client:
             return nothing_to_do("there is no copy")
@@ -215,7 +224,7 @@ class HttpBackend(Backend):
         copy = self.copies.index.copies.get(task.meta_id)
         if copy and request.kind == CREATE and not task.is_of_client:
             return await self._existing.overwrite(task, copy)  # it was created at two sites: this is the later one
-        path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
+        path = text_to_local(path_now(request, copy), self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
         reply = await self.sender.send(task.service, request, path, task.body, task.identity, more=more)
@@ -228,7 +237,7 @@ class HttpBackend(Backend):
             return outcome_of(task, Result.KO, kept)
         result, note = self._judged(task, reply)
         if result is Result.OK and request.binds:
-            copy = self.sender.new_copy(task.service, task.meta_id, request, reply)
+            copy = self.sender.new_copy(task.service, task.meta_id, request, reply, task.body)
             if copy is not None:
                 await self.copies.bind(copy, task.approved)
                 path = self.sender.local_path(copy) if request.creates else path
@@ -252,7 +261,7 @@ class HttpBackend(Backend):
         """What a response means, by the rule of the request if it has one; and a note for people."""
         request = task.request
         result = task.result(request.method, reply.status)
-        found = rule_for(task.service.replication.rules, request.method, joined(request.path, request.query))
+        found = rule_for(task.service.replication.rules, request.method, joined(request.path, request.query), task.body)
         if found is None or found[0].ok == Success():
             return result, ""
         why = failure(found[0].ok, reply.status, reply.headers, reply.body)

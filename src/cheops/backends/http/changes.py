@@ -188,7 +188,7 @@ class ChangeHandler:
         if self._node.name not in sites:
             return await self.forward(service, incoming, sites)
         config, preferences = self._config(service), preferences_of(incoming.head)
-        sent = self._public_path(service, incoming.head)
+        sent = self.public_path(service, incoming.head)
         path = trimmed(sent)
         if incoming.head.method in NAMING:
             meta_id = meta_id_of("path", service, path)
@@ -240,7 +240,7 @@ class ChangeHandler:
     def check(self, service: str, head: RequestHead, target: Target | None) -> None:
         """Raises ClientError for a change that must not become an operation; `target` is None for a new resource."""
         if target is None:
-            path = self._public_path(service, head)
+            path = self.public_path(service, head)
             target = Target("", path, "")
         self._check(self._node.config.services[service], head, target, preferences_of(head))
 
@@ -385,7 +385,7 @@ class ChangeHandler:
             query=self._public_query(query),
             headers=end_to_end(head.headers, config),
             file_bytes=spooled.size if spooled.file_hash else None,
-            item=target.item if target.meaning or _names_item(head, target, creates=creates) else "",
+            item=target.item if _names_item(head, target, creates=creates) else "",
             named=target.is_named,
             within=target.within,
             exists=preferences.exists,
@@ -395,6 +395,7 @@ class ChangeHandler:
             client=client,
             kind=target.meaning.kind.value if target.meaning else "",
             part=target.meaning.part if target.meaning else "",
+            to=target.meaning.to if target.meaning else "",
             host=first(head, "Host") or "",
         )
         if not spooled.file_hash:
@@ -426,7 +427,7 @@ class ChangeHandler:
     def _config(self, service: str) -> ReplicationConfig:
         return self._node.config.services[service].replication
 
-    def _public_path(self, service: str, head: RequestHead) -> str:
+    def public_path(self, service: str, head: RequestHead) -> str:
         path, _ = split_target(head.target)
         return self._backend.copies.index.path_with_meta_ids(service, canonical(path))
 
@@ -456,7 +457,9 @@ def _type_and_kind(head: RequestHead, target: Target, *, creates: bool) -> tuple
 
 
 def _names_item(head: RequestHead, target: Target, *, creates: bool) -> bool:
-    """Whether an operation carries the path of its resource: if it creates or deletes it."""
+    """Whether an operation carries the path of its resource: if it creates or deletes it, or may change its id."""
     if creates:
         return True
+    if target.meaning:
+        return target.is_named or target.meaning.renews_id or target.meaning.is_deletion
     return not target.sub_path and (head.method == "DELETE" or (target.is_named and head.method in NAMING))

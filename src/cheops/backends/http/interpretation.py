@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 
-from cheops.backends.http.ids import meta_id_of
+from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
-from cheops.backends.http.payload import Header, Request, header, media_type, part_name
-from cheops.config.service_rules import SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
+from cheops.backends.http.payload import Header, Request, header, id_in, media_type, part_name
+from cheops.config.service_rules import MANY, SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
 from cheops.errors import ClientError
 from cheops.gateway.headers import ForwardingInfo, RequestHead
@@ -37,9 +37,20 @@ class Meaning:
     item: str = ""
     part: str = ""
     rule: Rule | None = None
+    to: str = ""  # of a move: the new path
 
     def meta_id(self, service: str) -> str:
-        return meta_id_of("path", service, self.item)
+        return meta_id_of("path", service, self.item) if self.is_named else last_segment(self.item).lower()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a client chose the name; otherwise the service gave an id, so the path has a meta-id."""
+        return not is_meta_id(last_segment(self.item))
+
+    @property
+    def renews_id(self) -> bool:
+        """Whether the service may give it another id: then the response has it."""
+        return self.kind is not RuleKind.CREATE and self.rule is not None and bool(self.rule.id)
 
     @property
     def type(self) -> str:
@@ -59,45 +70,73 @@ class Meaning:
         return self.kind is RuleKind.DELETE and not self.part
 
 
-def rule_for(rules: ServiceRules, method: str, target: str) -> tuple[Rule, dict[str, str]] | None:
+def rule_for(
+    rules: ServiceRules, method: str, target: str, body: bytes | Path | None
+) -> tuple[Rule, dict[str, str]] | None:
+    """The rule of a request. The body counts only where a rule has `has`."""
     path, query = split_target(target)
-    return rules.first(method, canonical(path), query)
+    for rule, values in rules.matching(method, canonical(path), query):
+        if not rule.has or text_at(_content(body, rule) or b"", tuple(rule.has.split(".")[1:])):
+            return rule, values
+    return None
+
+
+def rule_about_body(rules: ServiceRules, method: str, target: str) -> Rule | None:
+    """A rule for which the body of a request says what it is about; None if no body is needed."""
+    path, query = split_target(target)
+    return next((rule for rule, _ in rules.matching(method, canonical(path), query) if needs_body(rule)), None)
 
 
 def needs_body(rule: Rule) -> bool:
     """Whether the body of a request says what it is about."""
-    return bool(rule.name) or any(one.startswith(("$.", "form:")) for one in references(rule.of))
+    places = (*references(rule.of), *references(rule.to))
+    return bool(rule.name or rule.has) or any(one.startswith(("$.", "form:")) for one in places)
 
 
 def meaning_of(
-    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...], body: bytes | None
+    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...], body: bytes | Path | None
 ) -> Meaning | None:
     """What the rules say about a request; None if they say nothing. Raises ClientError if the request lacks what its
     rule refers to. `body` is needed only if `needs_body`."""
     path, query = split_target(target)
-    found = rules.first(method, canonical(path), query)
+    found = rule_for(rules, method, target, body)
     if found is None:
         return None
     rule, values = found
-    if rule.kind is RuleKind.READ:
+    if rule.kind in (RuleKind.READ, RuleKind.REFUSE):
         return Meaning(rule.kind, rule=rule)
     part = fill_in(rule.part, values)
     if rule.of == SERVICE:
         return Meaning(rule.kind, WHOLE, part, rule)
+    content = _content(body, rule)
     if rule.name:
-        name = _member(rule, "$." + ".".join(rule.name), headers, query, body)
+        name = _member(rule, "$." + ".".join(rule.name), headers, query, content)
         item = f"{trimmed(canonical(path)).rstrip('/')}/{quote(name, safe='')}"
     elif rule.of:
-        members = {one: _member(rule, one, headers, query, body) for one in references(rule.of) if one not in values}
-        spelled = {one: quote(text, safe="/" if one in values else "") for one, text in (values | members).items()}
-        item = trimmed(canonical(fill_in(rule.of, spelled)))
+        item = _filled_in(rule, rule.of, values, headers, query, content)
     else:
         item = "" if rule.kind is RuleKind.CREATE else trimmed(canonical(path))
+    to = _filled_in(rule, rule.to, values, headers, query, content) if rule.to else ""
     if not rules.is_whole:
-        return Meaning(rule.kind, item, part, rule)
+        return Meaning(rule.kind, item, part, rule, to)
     # Everything that the service does has one order, so each of its resources is a part of one.
     within = "/".join(one for one in (item.strip("/") or trimmed(path).strip("/"), part) if one)
-    return Meaning(rule.kind, WHOLE, within, rule)
+    kind = RuleKind.ACTION if rule.kind is RuleKind.MOVE else rule.kind
+    return Meaning(kind, WHOLE, within, rule)
+
+
+def _filled_in(  # noqa: PLR0913, PLR0917 - a template, and all that it may refer to
+    rule: Rule, template: str, values: dict[str, str], headers: tuple[Header, ...], query: str, body: bytes | None
+) -> str:
+    """The path that a template stands for."""
+    spelled = {one: quote(values[one], safe="/") for one in references(template) if one in values}
+    for one in references(template):
+        if one not in values:
+            text = _member(rule, one.removesuffix(MANY), headers, query, body)
+            spelled[one] = quote(
+                text.strip("/") if one.endswith(MANY) else text, safe="/" if one.endswith(MANY) else ""
+            )
+    return trimmed(canonical(fill_in(template, spelled)))
 
 
 def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
@@ -141,20 +180,19 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
     whatever the rules of that site are."""
     rules, target = service.replication.rules, joined(request.path, request.query)
-    found = rule_for(rules, request.method, target)
-    if not request.kind and (found is None or request.deletes or _is_plain(found[0])):
-        return None
     same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
-    if found is None or found[0].kind is RuleKind.READ:
-        return f"{same} say that it is no change, or do not know it"
     try:
-        meaning = meaning_of(rules, request.method, target, request.headers, _content(body, found[0]))
+        meaning = meaning_of(rules, request.method, target, request.headers, body)
     except ClientError as error:
         return str(error)
-    is_same = meaning is not None and (meaning.kind.value, meaning.part) == (request.kind, request.part)
-    if meaning is None or not is_same or meaning.meta_id(service.name) != meta_id:
-        return f"{same} say that it is something else"
-    return None
+    if not request.kind and (meaning is None or request.deletes or (meaning.rule and _is_plain(meaning.rule))):
+        return None
+    if meaning is None or meaning.kind in (RuleKind.READ, RuleKind.REFUSE):
+        return f"{same} say that it is no change, or do not know it"
+    # That the path of what clients name is the resource's own was checked before: `rules.check_place`.
+    own = (trimmed(request.item), meaning.item) if request.named else (meta_id, meaning.meta_id(service.name))
+    is_same = (meaning.kind.value, meaning.part, meaning.to) == (request.kind, request.part, request.to)
+    return None if is_same and own[0] == own[1] else f"{same} say that it is something else"
 
 
 def _is_plain(rule: Rule) -> bool:
@@ -162,9 +200,9 @@ def _is_plain(rule: Rule) -> bool:
     return rule.kind is RuleKind.CREATE and not rule.name and not rule.of
 
 
-def _content(body: bytes | Path, rule: Rule) -> bytes | None:
+def _content(body: bytes | Path | None, rule: Rule) -> bytes | None:
     """The body, if the rule is about a member of it."""
-    if isinstance(body, bytes) or not needs_body(rule):
+    if not isinstance(body, Path) or not needs_body(rule):
         return body if isinstance(body, bytes) else None
     if body.stat().st_size > MAX_BODY_BYTES:
         raise ClientError(f"its body has more than {MAX_BODY_BYTES:,} bytes, and '{rule}' is about a member of it")
@@ -201,13 +239,13 @@ def _json_text(body: bytes, names: tuple[str, ...]) -> str:
     return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
-def rule_id(rules: ServiceRules, request: Request) -> str:
+def rule_id(rules: ServiceRules, request: Request, body: bytes | Path) -> str:
     """Where a rule says that the response to a create has the new id; empty if none does."""
-    found = rule_for(rules, request.method, joined(request.path, request.query))
+    found = rule_for(rules, request.method, joined(request.path, request.query), body)
     return found[0].id if found else ""
 
 
-def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str:
+def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str | int:
     """The id at a place of a response; empty if there is none."""
     kind, _, name = place.partition(":")
     if kind == "header":
@@ -215,7 +253,7 @@ def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str:
     if kind == "xml":
         found = re.search(rf"<(?:\w+:)?{re.escape(name)}>([^<]+)<", body.decode("utf-8", "replace"))
         return unescape(found[1].strip()) if found else ""
-    return text_at(body, tuple(place.split(".")[1:]))
+    return id_in(body, tuple(place.split(".")[1:])) or ""
 
 
 # -- what nothing explains -------------------------------------------------------------------------------------
@@ -229,6 +267,14 @@ def refuse_unexplained(service: str, head: RequestHead) -> None:
         f'{{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same result, or '
         "is: read if it changes nothing",
         status=422,
+    )
+
+
+def refuse_by_rule(service: str, head: RequestHead, rule: Rule) -> None:
+    """Raises ClientError: a rule says that no other site could do the same."""
+    path = printable(shortened(trimmed(split_target(head.target)[0])))
+    raise ClientError(
+        f"{head.method} {path} is not replicated (services.{service}.rules, '{rule}'): {rule.why}", status=422
     )
 
 

@@ -28,9 +28,9 @@ def touched(index: Index, service: str, request: Request, own: str) -> list[str]
 
 
 def _above(request: Request) -> Iterator[str]:
-    place = request.item if request.named else request.path
-    if place.startswith("/") and place != "/":
-        yield from prefixes(collection_of(place))
+    for place in (request.item if request.named else request.path, request.to):
+        if place.startswith("/") and place != "/":
+            yield from prefixes(collection_of(place))
 
 
 def after(replica: Replica) -> After | None:

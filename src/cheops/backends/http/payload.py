@@ -242,6 +242,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
     kind: str = ""  # what it does to `part` of the resource, by a rule; see interpretation.py
     part: str = ""
+    to: str = ""  # of a move: the new path
     after: tuple[After, ...] = ()
 
     @property
@@ -324,7 +325,7 @@ def check_request(request: Request) -> None:
     """Raises PayloadError for what is no change of the service's resources, whichever site signed it."""
     if request.method in _NO_OPERATIONS:
         raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
-    if leaves_service(request.path) or leaves_service(request.item):
+    if any(map(leaves_service, (request.path, request.item, request.to))):
         raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
     if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):
         raise PayloadError(f"'{printable(shortened(named))}' makes another request of it than its method and path say")

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from cheops.backends.http.moves import current_name
 from cheops.backends.http.paths import filled, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -203,9 +204,9 @@ def deletion_command(replica: Replica) -> Command | None:
     created = creation_of(replica)
     if created is None:
         return None
-    return command_of(
-        Request(method="DELETE", path=created.path, item=created.item, named=created.is_named, client=created.client)
-    )
+    path = current_name(replica) or created.path
+    item = path if created.is_named else created.item
+    return command_of(Request(method="DELETE", path=path, item=item, named=created.is_named, client=created.client))
 
 
 def is_deleted(replica: Replica) -> bool:
