@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OPENSTACK := .venv-openstack
+APPLICATIONS := .venv-applications
+NODE_RED := .node-red
 # Many tests wait for agents, not for the processor: 2 processes per core keep the cores busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 
@@ -41,7 +43,20 @@ $(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt
 	@$(OPENSTACK)/bin/python -m pip install --quiet --disable-pip-version-check setuptools -r $<
 	@touch $@
 
-apps: setup $(OPENSTACK)/.installed ## run the tests with real applications: keystone, glance, etcd, git, Kubernetes
+$(APPLICATIONS)/.installed: tests/apps/rules/requirements.txt
+	@echo "Installing Jupyter Server and Synapse into $(APPLICATIONS) (300 MB)"
+	@$(PYTHON) -m venv --clear $(APPLICATIONS)
+	@$(APPLICATIONS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# Without optional packages, which need a compiler. A lock file would have the address of a registry in it.
+$(NODE_RED)/.installed: tests/apps/rules/node-red/package.json | system
+	@echo "Installing Node-RED into $(NODE_RED) (120 MB)"
+	@mkdir -p $(NODE_RED) && cp $< $(NODE_RED)
+	@npm install --prefix $(NODE_RED) --no-audit --no-fund --no-package-lock --omit=optional --loglevel=error
+	@touch $@
+
+apps: setup $(OPENSTACK)/.installed $(APPLICATIONS)/.installed $(NODE_RED)/.installed ## run the tests with real applications: OpenStack, Kubernetes, etcd, git, Alertmanager, Node-RED, Jupyter, Synapse
 	$(BIN)/pytest tests/apps $(APPS)
 
 check: $(VENV)/.installed ## check style, types, import rules and known security mistakes
@@ -78,5 +93,5 @@ audit: ## look for known vulnerabilities in the pinned dependencies; needs the n
 	scripts/audit $(PYTHON)
 
 clean: ## remove everything the other targets created
-	rm -rf $(VENV) $(OPENSTACK) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OPENSTACK) $(APPLICATIONS) $(NODE_RED) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
