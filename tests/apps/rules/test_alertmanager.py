@@ -54,8 +54,8 @@ class Alertmanagers:
         return sorted(kept, key=lambda one: str(one["comment"]))
 
     def agree_on(self, *comments: str) -> None:
+        wanted = sorted(comments)
         for site in SITES:
-            wanted = sorted(comments)
             until(lambda s=site: [one["comment"] for one in self.active(s)] == wanted, f"{wanted} at {site}")  # type: ignore[misc]
         assert self.sites.settled() == {site: {"CONVERGED"} for site in SITES}
         states = [self.active(site) for site in SITES]

@@ -18,7 +18,12 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(not PROGRAM.is_file(), reason="needs Node-RED: 'make apps' installs it"),
 ]
-SETTINGS = {"flowFile": "flows.json", "uiHost": "127.0.0.1", "credentialSecret": False, "diagnostics": {"enabled": False}}
+SETTINGS = {
+    "flowFile": "flows.json",
+    "uiHost": "127.0.0.1",
+    "credentialSecret": False,
+    "diagnostics": {"enabled": False},
+}
 VERSION = {"Node_RED_API_Version": "v2"}  # in which a deploy names the revision that it changes
 
 

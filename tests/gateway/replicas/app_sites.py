@@ -63,6 +63,10 @@ class AppSites(Stage):
         )
         return done
 
+    def start_program(self, site: str, argv: list[str], out: Any) -> subprocess.Popen[Any]:
+        """A program of a client that goes on; the test ends it."""
+        return self.rig._popen(site, argv, stdout=out, stderr=subprocess.DEVNULL)
+
     def call(self, site: str, method: str, target: str, content: Any = None, scope: str = "", **headers: str) -> Answer:
         """A request through the gateway of a site."""
         return self._send(site, self.address(site, self.service), method, target, content, scope, headers)

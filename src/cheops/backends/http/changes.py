@@ -15,7 +15,7 @@ import msgspec
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
-from cheops.backends.http.interpretation import MAX_BODY_BYTES
+from cheops.backends.http.interpretation import MAX_BODY_BYTES, refuse_unreadable
 from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.order import after, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
@@ -324,6 +324,7 @@ class ChangeHandler:
             raise ClientError(
                 "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
             )
+        refuse_unreadable(service, first(head, "Content-Type") or "")
         allowed = service.replication.exists
         if service.replication.auth and EXISTS.index(preferences.exists or "abort") > EXISTS.index(allowed):
             raise ClientError(

@@ -15,7 +15,7 @@ import msgspec
 
 from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
-from cheops.backends.http.payload import Header, Request, header, id_in, media_type, part_name
+from cheops.backends.http.payload import Header, Request, header, id_in, is_json, media_type, part_name
 from cheops.config.service_rules import MANY, SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
 from cheops.errors import ClientError
@@ -153,11 +153,18 @@ def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, bod
         found = text_at(body or b"", tuple(place.split(".")[1:]))
     if not found:
         raise ClientError(
-            f"'{rule}' is about {place} of the request, and there is none, or it is no text or number: without it "
-            "nobody can say what is changed, so the request is not replicated",
+            f"'{rule}' is about {place} of the request, and there is none, or it is no text or number"
+            f"{_unread(place, headers)}: without it nobody can say what is changed, so the request is not replicated",
             status=422,
         )
     return found
+
+
+def _unread(place: str, headers: tuple[Header, ...]) -> str:
+    """That a body is not looked into, if that is why a member is not found."""
+    found = media_type(header(headers, "content-type"))
+    is_read = not place.startswith("$.") or not found or is_json(found)
+    return "" if is_read else f" (the body is '{printable(shortened(found))}', and members are read from JSON only)"
 
 
 def text_at(body: bytes, names: tuple[str, ...]) -> str:
@@ -294,6 +301,20 @@ def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHea
         f"{{query: [{', '.join(dict.fromkeys(names))}]}} if {in_words(dict.fromkeys(names))} changes nothing of what "
         "the request is about",
         status=422,
+    )
+
+
+def refuse_unreadable(service: ServiceConfig, content_type: str) -> None:
+    """Raises ClientError for a body (protobuf, for example) from which members that belong to one site cannot be
+    removed. YAML is what people write: it does not have them."""
+    found = media_type(content_type)
+    if not service.replication.local_members or not found or is_json(found) or found.endswith("yaml"):
+        return
+    names = ", ".join(sorted(".".join(("$", *path)) for path in service.replication.local_members)[:3])
+    raise ClientError(
+        f"a body of type '{printable(shortened(found))}' is not replicated for services.{service.name}: members that "
+        f"belong to one site ({names}, …) must be removed from it, and this is done in JSON only. Send JSON",
+        status=415,
     )
 
 
