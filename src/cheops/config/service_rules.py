@@ -40,6 +40,7 @@ _VARIABLE = re.compile(r"\{([a-z][a-z_]*)(\*\*)?\}")
 _PLACE = re.compile(r"\$(?:\.[A-Za-z_][\w-]*){1,8}|(?:query|form|header):[\w.-]{1,100}")
 _REFERENCE = re.compile(r"\{([^{}]+)\}")
 _JSON_MEMBER = re.compile(r"\$(\.[A-Za-z_][\w-]*){1,8}")
+_STEP = re.compile(r'\.([A-Za-z_][\w-]*)|\["([^"\]]{1,100})"\]')  # names with other characters: $["m.relates_to"]
 _URL_PATH = re.compile(r"/[^\s?#]*")
 _MEMBER = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
 _PART = re.compile(r"[^\s*][^*]{0,60}")
@@ -84,13 +85,15 @@ class Rule:
     id: str = ""  # where the response to a create has the new id; empty: as the service says
     name: tuple[str, ...] = ()  # where the body of a create has the name that its client chose
     ok: Success = field(default_factory=Success)
-    has: str = ""  # a member of the body without which it does not match
+    has: tuple[str, ...] = ()  # a member of the body without which it does not match
     to: str = ""  # of a move: a template of the new path
     why: str = ""  # a request is refused
 
     def __str__(self) -> str:
         members = "&".join(f"{name}={value}" if value else name for name, value in self.query)
-        return f"{self.method} {self.path}{'?' if members else ''}{members}{f' with {self.has}' if self.has else ''}"
+        return (
+            f"{self.method} {self.path}{'?' if members else ''}{members}{f' with {self.has[-1]}' if self.has else ''}"
+        )
 
     @property
     def is_of_service_id(self) -> bool:
@@ -258,7 +261,7 @@ def _read_rule(value: Value) -> Rule:
         _read_id(record["id"], kind) if "id" in record else "",
         _read_name(record["name"], kind) if "name" in record else (),
         _read_success(record["ok"]) if "ok" in record else Success(),
-        _read_member(record["has"]) if "has" in record else "",
+        _read_member(record["has"]) if "has" in record else (),
         _read_subject(record["to"], variables) if "to" in record else "",
         record["why"].string() if "why" in record else "",
     )
@@ -362,11 +365,12 @@ def _read_name(value: Value, kind: RuleKind) -> tuple[str, ...]:
     return tuple(text.split(".")[1:])
 
 
-def _read_member(value: Value) -> str:
+def _read_member(value: Value) -> tuple[str, ...]:
     text = value.string()
-    if not _JSON_MEMBER.fullmatch(text):
+    steps = list(_STEP.finditer(text))
+    if not steps or "$" + "".join(step[0] for step in steps) != text:
         raise value.fail(f"expected a member of the body, such as $.id, found '{printable(shortened(text))}'")
-    return text
+    return tuple(step[1] or step[2] for step in steps)
 
 
 def _read_success(value: Value) -> Success:

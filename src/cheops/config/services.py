@@ -251,9 +251,9 @@ class ReplicationConfig(Section):
     refs: tuple[tuple[str, str], ...] = setting(
         ValueType("paths by name", read_refs),
         (),
-        "Names of JSON members that hold ids of another collection of the service, for ids that are short or numbers: "
-        '`{image_id: /images}`; or objects of it, or lists of either: `{cover: /images}` for `"cover": {"id": 5}`. '
-        "Long ids (12 characters, with a digit) are recognized everywhere.",
+        "Names of JSON members that hold ids of another collection of the service: `{image_id: /images}`; or objects "
+        'of it, or lists of either: `{cover: /images}` for `"cover": {"id": 5}`; or an object whose members are named '
+        "by such ids. UUIDs and other hexadecimal ids of 16 digits or more need no entry.",
         shown="none",
     )
     matrix: Matrix = setting(

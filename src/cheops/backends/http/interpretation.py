@@ -76,7 +76,7 @@ def rule_for(
     """The rule of a request. The body counts only where a rule has `has`."""
     path, query = split_target(target)
     for rule, values in rules.matching(method, canonical(path), query):
-        if not rule.has or text_at(_content(body, rule) or b"", tuple(rule.has.split(".")[1:])):
+        if not rule.has or _value_at(_content(body, rule) or b"", rule.has) not in (None, "", {}, []):
             return rule, values
     return None
 
