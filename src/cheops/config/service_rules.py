@@ -133,6 +133,7 @@ class ServiceRules:
     items: tuple[tuple[str, str], ...] = ()  # `items` of these sets; see config.services
     refs: tuple[tuple[str, str], ...] = ()
     matrix: tuple[Entry, ...] = ()  # how their operations combine
+    ignore: frozenset[tuple[str, ...]] = frozenset()  # members that `verify` does not compare
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -182,7 +183,7 @@ def rule_sets() -> tuple[str, ...]:
 def rule_set(name: str) -> ServiceRules:
     """A set that comes with Cheops."""
     file = resources.files("cheops.rules") / f"{name}.yaml"
-    optional = ("query", "local", "items", "refs", "matrix")
+    optional = ("query", "local", "items", "refs", "matrix", "ignore")
     root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=optional)
     rules = tuple(_read_rule(one) for one in root["rules"].items())
     return ServiceRules(
@@ -193,27 +194,19 @@ def rule_set(name: str) -> ServiceRules:
         read_items(root["items"]) if "items" in root else (),
         read_refs(root["refs"]) if "refs" in root else (),
         matrix_within(root["matrix"]).matrix.entries if "matrix" in root else (),
+        _read_members(root["ignore"]) if "ignore" in root else frozenset(),
     )
 
 
 def _read_rules(value: Value) -> ServiceRules:
     rules: list[Rule] = []
     selects: set[str] = set()
-    names: list[str] = []
-    local: set[tuple[str, ...]] = set()
-    items: list[tuple[str, str]] = []
-    refs: list[tuple[str, str]] = []
-    matrix: list[Entry] = []
+    sets: list[ServiceRules] = []
     for one in [value] if value.is_text else value.items():
         if one.is_text:
             taken = rule_set(_known_set(one))
+            sets.append(taken)
             rules += taken.rules
-            selects |= taken.selects
-            names += taken.names
-            local |= taken.local
-            items += taken.items
-            refs += taken.refs
-            matrix += taken.matrix
         elif set(one.mapping()) == {"query"}:
             selects |= _read_query(one.mapping()["query"])
         else:
@@ -222,12 +215,13 @@ def _read_rules(value: Value) -> ServiceRules:
         raise value.fail(f"{len(rules):,} rules; at most {_MOST_RULES} are accepted")
     return ServiceRules(
         tuple(rules),
-        frozenset(selects),
-        tuple(names),
-        frozenset(local),
-        tuple(items),
-        tuple(refs),
-        tuple(matrix),
+        frozenset(selects).union(*(one.selects for one in sets)),
+        tuple(name for one in sets for name in one.names),
+        frozenset[tuple[str, ...]]().union(*(one.local for one in sets)),
+        tuple(item for one in sets for item in one.items),
+        tuple(ref for one in sets for ref in one.refs),
+        tuple(entry for one in sets for entry in one.matrix),
+        frozenset[tuple[str, ...]]().union(*(one.ignore for one in sets)),
     )
 
 

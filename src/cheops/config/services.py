@@ -380,8 +380,13 @@ class ReplicationConfig(Section):
     def complete(self, value: Value) -> Self:
         self._check_clients(value)
         # What the configuration says itself counts before the sets of rules that it takes.
-        items, refs = self.items + self.rules.items, self.rules.refs + self.refs
-        return replace(self, items=items, refs=refs, matrix=self._matrix_with_sets(value))
+        return replace(
+            self,
+            items=self.items + self.rules.items,
+            refs=self.rules.refs + self.refs,
+            ignore=self.ignore | self.rules.ignore,
+            matrix=self._matrix_with_sets(value),
+        )
 
     def _matrix_with_sets(self, value: Value) -> Matrix:
         if not self.rules.matrix:

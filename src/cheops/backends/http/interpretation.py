@@ -76,7 +76,7 @@ def rule_for(
     """The rule of a request. The body counts only where a rule has `has`."""
     path, query = split_target(target)
     for rule, values in rules.matching(method, canonical(path), query):
-        if not rule.has or _value_at(_content(body, rule) or b"", rule.has) not in (None, "", {}, []):
+        if not rule.has or _has_member(_content(body, rule) or b"", rule.has):
             return rule, values
     return None
 
@@ -181,6 +181,12 @@ def _value_at(body: bytes, names: tuple[str, ...]) -> object:
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
     return found
+
+
+def _has_member(body: bytes, names: tuple[str, ...]) -> bool:
+    """Whether a JSON body has a member, also if that is null; an empty text counts as none."""
+    above = _value_at(body, names[:-1])
+    return isinstance(above, dict) and above.get(names[-1], "") != ""
 
 
 def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | Path) -> str | None:
