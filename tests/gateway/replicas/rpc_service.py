@@ -6,7 +6,10 @@ PUT /o/NAME, PUT|DELETE /o/NAME?tagging
 PUT /f/NAME                         a folder; PUT /f/NAME/FILE needs it (409)
 POST /things {"metadata": {"name": …}}, PUT /things/NAME
                                     the server sets metadata.uid, and refuses another one (409)
+PUT /n/NAME, PUT /in/NAME/THING     a thing needs the name, which is not above it (404)
+PUT /_hold [NAME, …]                PUT /n/NAME and /f/NAME are answered with 503 for these names, from now on
 GET /_state                         all of it, without uids
+GET /_refused                       how often a thing was refused
 """
 
 import json
@@ -16,7 +19,9 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-STATE: dict[str, dict[str, Any]] = {"kv": {}, "o": {}, "tags": {}, "f": {}, "things": {}}
+STATE: dict[str, dict[str, Any]] = {"kv": {}, "o": {}, "tags": {}, "f": {}, "things": {}, "n": {}, "in": {}}
+HELD: list[str] = []
+REFUSED: list[str] = []
 UIDS: dict[str, str] = {}
 LOCK = threading.Lock()
 
@@ -39,12 +44,27 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815 - the names that http.server calls
 
-    def _answer(  # noqa: C901, PLR0911 - one case per request
+    def _answer(  # noqa: C901, PLR0911, PLR0912 - one case per request
         self, parts: list[str], query: str, body: Any
     ) -> tuple[int, Any]:
         match parts:
             case ["_state"]:
                 return 200, STATE
+            case ["_refused"]:
+                return 200, REFUSED
+            case ["_hold"]:
+                HELD[:] = body
+                return 200, {}
+            case ["n" | "f", name] if self.command == "PUT" and name in HELD:
+                return 503, {"error": "not now"}
+            case ["n", name] if self.command == "PUT":
+                return 201, STATE["n"].setdefault(name, {})
+            case ["in", name, thing] if self.command == "PUT":
+                if name not in STATE["n"]:
+                    REFUSED.append(thing)
+                    return 404, {"error": "no such name"}
+                STATE["in"][thing] = body
+                return 201, {}
             case ["kv", "put"]:
                 STATE["kv"][body["key"]] = body["value"]
                 return 200, {}

@@ -21,6 +21,8 @@ RULES = [
     {"match": "DELETE /o/{name}?tagging", "is": "delete tagging", "of": "/o/{name}"},
     {"match": "PUT /f/{folder}/{file}", "is": "put"},
     {"match": "PUT /f/{folder}", "is": "put"},
+    {"match": "PUT /n/{name}", "is": "put"},
+    {"match": "PUT /in/{name}/{thing}", "is": "put"},
     {"match": "POST /things", "is": "create", "name": "$.metadata.name"},
 ]
 
@@ -127,3 +129,44 @@ def test_what_nothing_explains_is_refused_with_the_line_to_add(sites: AppSites) 
     assert answer.status == 422
     assert "'POST /kv/put' is about $.key of the request, and there is none" in answer.json["detail"]
     assert [state(sites, site)["kv"] for site in SITES] == [{}] * 3
+
+
+def test_what_is_refused_while_something_earlier_is_pending_is_tried_again(sites: AppSites) -> None:
+    """The thing needs a name that neither its path nor a meta-id leads to."""
+    assert sites.direct("site2", "PUT", "/_hold", ["a"]).status == 200
+    ok(sites, "site1", "PUT /n/a", {})
+    ok(sites, "site1", "PUT /in/a/x", 1)
+    until(lambda: "x" in sites.direct("site2", "GET", "/_refused").json, "for site2 to refuse it")
+    assert sites.direct("site2", "PUT", "/_hold", []).status == 200
+    for site in SITES:
+        until(lambda s=site: state(sites, s)["in"] == {"x": 1}, f"for it at {site}")  # type: ignore[misc]
+    assert sites.settled() == {site: {"CONVERGED"} for site in SITES}
+    # What has nothing to wait for has failed, and that is shown.
+    assert sites.direct("site1", "PUT", "/n/own", {}).status == 201
+    ok(sites, "site1", "PUT /in/own/y", 1)
+    until(lambda: "DIVERGED" in sites.settled()["site1"], "for the status")
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_an_operation_does_not_wait_for_a_resource_that_its_site_has_left(
+    sites: AppSites, wan: Wan, is_cut_off: bool
+) -> None:
+    ok(sites, "site1", "PUT /f/d", {})
+    equal(sites, f={"d": {}})
+    (folder,) = sites.statuses("site1")
+    if is_cut_off:
+        wan.partition(["site1", "site2"], ["site3"])
+    else:
+        assert sites.direct("site3", "PUT", "/_hold", ["d"]).status == 200
+    ok(sites, "site1", "PUT /f/d", {})
+    ok(sites, "site1", "PUT /f/d/x", 1)
+    (file,) = set(sites.statuses("site1")) - {folder}
+    until(lambda: state(sites, "site2")["f"] == {"d": {"x": 1}}, "for the file at site2")
+    if not is_cut_off:
+        why = f"it comes after an operation on {folder}".encode()
+        until(lambda: why in sites.rig.request("site3", "GET", f"/api/v1/replicants/{file}"), "for site3 to wait")
+    body, kind = json.dumps({"sites": "site3", "how": "remove"}), {"Content-Type": "application/json"}
+    sites.rig.request("site1", "POST", f"/api/v1/resources/{folder}/sites?wait=first", body, kind)
+    wan.heal()
+    until(lambda: state(sites, "site3")["f"] == {"d": {"x": 1}}, "for the file at site3, whose folder is its own now")
+    assert sites.settled() == {site: {"CONVERGED"} for site in SITES}

@@ -22,10 +22,11 @@ from cheops.backends.http.existing import ExistingResources, Task, may_exist, no
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, drop_members, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
-from cheops.backends.http.order import is_settled, waits_here
+from cheops.backends.http.order import at_site, is_settled, may_be_early
 from cheops.backends.http.paths import joined
 from cheops.backends.http.payload import (
     BODY,
+    After,
     Header,
     KeptResponse,
     PayloadError,
@@ -117,8 +118,14 @@ class HttpBackend(Backend):
         check_rules(service, request)
         copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
         check_place(service, request, run.resource, copy, replica)
-        if before := await self._unsettled(run, step, request):
+        if before := await self._unsettled(run, step, request.after):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
+        outcome = await self._attempt(run, step, service, request)
+        if may_be_early(outcome) and (before := await self._unsettled(run, step, request.earlier)):
+            return Outcome(Result.RETRY, f"the service refuses it, and an operation on {before} has not run here yet")
+        return outcome
+
+    async def _attempt(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Outcome:
         try:
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
@@ -135,14 +142,14 @@ class HttpBackend(Backend):
             self.tickets.forget(request.ticket)
         return outcome
 
-    async def _unsettled(self, run: Run, step: Step, request: Request) -> str:
+    async def _unsettled(self, run: Run, step: Step, befores: Sequence[After]) -> str:
         """The resource that an operation of another site has to wait for; empty if there is none."""
         if step.op is None or step.op.origin.site == self.context.config.name:
             return ""
         own = self.context.replica(run.resource)
         if own is not None and step.op.origin.site in own.gone:
             return ""  # it may name what will never come
-        for before in waits_here(self.context.config.name, request):
+        for before in at_site(self.context.config.name, befores):
             if not is_settled(await self.context.load(before.resource), before):
                 return before.resource
         return ""

@@ -5,7 +5,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from weakref import WeakValueDictionary
@@ -14,10 +14,10 @@ import msgspec
 
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.identity import ClientIdentifier
-from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
-from cheops.backends.http.interpretation import MAX_BODY_BYTES, refuse_unreadable
+from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, new_meta_id
+from cheops.backends.http.interpretation import MAX_BODY_BYTES, WHOLE, refuse_unreadable
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.order import after, touched
+from cheops.backends.http.order import RecentChanges, after, named_in, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -44,7 +44,7 @@ from cheops.backends.http.request import (
 )
 from cheops.backends.http.rules import check_rules
 from cheops.backends.http.secrets import check_query, without_secrets
-from cheops.backends.http.spool import spool
+from cheops.backends.http.spool import noting_ids, spool
 from cheops.backends.http.submission import (
     Change,
     SubmissionResult,
@@ -178,6 +178,7 @@ class ChangeHandler:
         self._backend = http_backend(node)
         self._functions = scope_functions()
         self._condition_guard = ConditionGuard(node, reading)
+        self._recent = RecentChanges()
         self._identifier = ClientIdentifier(self._backend.sender.client)
 
     async def create(
@@ -368,9 +369,11 @@ class ChangeHandler:
         """The request for all sites, and the hash of its body if that is a file."""
         head, config = incoming.head, self._config(service)
         _, query = split_target(head.target)
+        in_body: dict[str, None] = {}  # meta-ids
         body = without_secrets(incoming.body(), first(head, "Content-Type") or "", config.secret)
         if form_of(head):
             body = translate_body(body, MetaIdTranslator(self._reads.response_ids(service, head)))
+            body = noting_ids(body, in_body)
         credentials = credentials_of(head.headers, config)
         client = await self._identifier.identify(self._node.config.services[service], credentials)
         spooled = await spool(self._node, body, pins)
@@ -401,17 +404,30 @@ class ChangeHandler:
         )
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)
-        self._check_references(request, target)
-        others = touched(self._backend.copies.index, service, request, target.meta_id)
-        befores = [after(await self._node.pump.replica(one)) for one in others]
-        return msgspec.structs.replace(request, after=tuple(filter(None, befores))), spooled.file_hash
+        named = named_in(request, in_body)
+        if missing := next(
+            (one for one in named if one not in (target.meta_id, *self._backend.copies.index.copies)), ""
+        ):
+            raise NoCopyError(missing)  # it must be at this site; other sites may get it later
+        return await self._with_order(service, request, target, in_body), spooled.file_hash
 
-    def _check_references(self, request: Request, target: Target) -> None:
-        """The replicants that a request names must be at this site; other sites may get them later."""
-        headers = " ".join(value for _, value in request.headers)
-        for meta_id in meta_ids_in(f"{request.path} {request.query} {headers} {request.text}"):
-            if meta_id != target.meta_id and meta_id not in self._backend.copies.index.copies:
-                raise NoCopyError(meta_id)
+    async def _with_order(self, service: str, request: Request, target: Target, in_body: Iterable[str]) -> Request:
+        """A request with what it comes after at other sites; see order.py."""
+        others = touched(self._backend.copies.index, service, request, target.meta_id, in_body)
+        befores = [after(await self._node.pump.replica(one)) for one in others]
+        request = msgspec.structs.replace(request, after=tuple(filter(None, befores)))
+        if not target.is_named or target.item == WHOLE:
+            return request
+        earlier = []
+        for one in self._recent.others(service, target.meta_id):
+            replica = await self._node.pump.replica(one)
+            before = after(replica)
+            if before is not None and one not in others:
+                earlier.append(before)
+            elif before is None and replica.history.known:
+                self._recent.forget(service, one)
+        self._recent.note(service, target.meta_id)
+        return msgspec.structs.replace(request, earlier=tuple(earlier))
 
     async def _lay_base(self, service: str, replica: Replica) -> None:
         """Submit a base before the first PATCH: from there PATCHes are replayed if concurrent ones arrive."""

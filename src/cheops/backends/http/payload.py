@@ -244,6 +244,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     part: str = ""
     to: str = ""  # of a move: the new path
     after: tuple[After, ...] = ()
+    earlier: tuple[After, ...] = ()  # what it may refer to by a name; see order.py
 
     @property
     def creates(self) -> bool:

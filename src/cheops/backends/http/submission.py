@@ -232,7 +232,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
-    return msgspec.structs.replace(request, ticket="", headers=(), after=(), host=""), command.files
+    return msgspec.structs.replace(request, ticket="", headers=(), after=(), earlier=(), host=""), command.files
 
 
 MEDIA_TYPE = "application/problem+json"
