@@ -19,6 +19,9 @@ RULES = [
     {"match": "POST /kv/swap", "is": "action swap", "of": "$.key", "ok": {"$.done": "true"}},
     {"match": "PUT /o/{name}?tagging", "is": "put tagging", "of": "/o/{name}"},
     {"match": "DELETE /o/{name}?tagging", "is": "delete tagging", "of": "/o/{name}"},
+    {"match": "PATCH /o/{name}", "is": "move", "to": "/o/{$.to}"},
+    {"match": "POST /s", "has": "$.id", "is": "put", "of": "/s/{$.id}", "id": "$.sid"},
+    {"match": "POST /s", "is": "create", "id": "$.sid"},
     {"match": "PUT /f/{folder}/{file}", "is": "put"},
     {"match": "PUT /f/{folder}", "is": "put"},
     {"match": "PUT /n/{name}", "is": "put"},
@@ -170,3 +173,55 @@ def test_an_operation_does_not_wait_for_a_resource_that_its_site_has_left(
     wan.heal()
     until(lambda: state(sites, "site3")["f"] == {"d": {"x": 1}}, "for the file at site3, whose folder is its own now")
     assert sites.settled() == {site: {"CONVERGED"} for site in SITES}
+
+
+def texts(sites: AppSites) -> list[list[str]]:
+    return [sorted(state(sites, site)["s"].values()) for site in SITES]
+
+
+def test_a_change_that_names_its_resource_in_the_body_and_gives_it_another_id(sites: AppSites, wan: Wan) -> None:
+    id_ = ok(sites, "site1", "POST /s", {"text": "one"})["sid"]
+    until(lambda: texts(sites) == [["one"]] * 3, "for it to be everywhere")
+    assert ok(sites, "site2", "POST /s", {"id": id_, "text": "two"}, scope="")["sid"] == id_
+    until(lambda: texts(sites) == [["two"]] * 3, "for the change")
+    (own,) = state(sites, "site3")["s"]
+    assert ok(sites, "site3", "POST /s", {"id": own, "text": "three"}, scope="")["sid"] == id_  # by its id there, too
+    until(lambda: texts(sites) == [["three"]] * 3, "for the change")
+    wan.partition(["site1"], ["site2", "site3"])
+    ok(sites, "site1", "POST /s", {"id": id_, "text": "first"}, scope="")
+    ok(sites, "site2", "POST /s", {"id": id_, "text": "later"}, scope="")
+    wan.heal()
+    until(lambda: texts(sites) == [["later"]] * 3, "for the later one")
+    assert sites.settled() == {site: {"CONVERGED"} for site in SITES}
+    alone = ok(sites, "site1", "POST /s", {"text": "alone"}, scope="")["sid"]
+    refused = sites.call("site1", "POST", "/s", {"id": alone, "text": "x"}, EVERYWHERE)
+    assert (refused.status, sorted(state(sites, "site1")["s"].values())) == (404, ["alone", "later"])
+
+
+def test_a_move_and_changes_under_both_names(sites: AppSites, wan: Wan) -> None:
+    ok(sites, "site1", "PUT /o/a", 1)
+    equal(sites, o={"a": 1})
+    ok(sites, "site2", "PATCH /o/a", {"to": "b"}, scope="")
+    equal(sites, o={"b": 1})
+    wan.partition(["site1"], ["site2", "site3"])
+    ok(sites, "site1", "PATCH /o/b", {"to": "c"}, scope="")
+    ok(sites, "site1", "PUT /o/c?tagging", "x", scope="")
+    ok(sites, "site2", "PUT /o/b", 2, scope="")
+    wan.heal()
+    equal(sites, o={"c": 2}, tags={"c": "x"})
+    (resource,) = sites.statuses("site1")
+    sites.rig.request("site1", "DELETE", f"/api/v1/resources/{resource}")
+    equal(sites, o={})
+
+
+def test_two_resources_are_never_at_one_path(sites: AppSites, wan: Wan) -> None:
+    """The service would replace what is at the new name, at each site another one."""
+    ok(sites, "site1", "PUT /o/a", "moved")
+    equal(sites, o={"a": "moved"})
+    wan.partition(["site1"], ["site2", "site3"])
+    ok(sites, "site1", "PATCH /o/a", {"to": "b"}, scope="")
+    ok(sites, "site2", "PUT /o/b", "new")
+    wan.heal()
+    said = sites.settled()
+    must_be_true(said, [state(sites, site)["o"] for site in SITES])
+    assert said == {site: {"DIVERGED"} for site in SITES}
