@@ -214,10 +214,17 @@ def test_one_name_created_on_both_sides_of_a_cut_is_one_deployment(clusters: Clu
     later = {**DEPLOYMENT, "spec": {**DEPLOYMENT["spec"], "replicas": 5}}  # type: ignore[dict-item]
     ok(clusters.kubectl("site2", "create", "-f", "-", scope=BOTH, content=later))
     ok(clusters.kubectl("site2", "scale", "deployment", "web-server-2026", "--replicas=6"))
+    # A namespace, and what is in it: no path of the one is above that of the other.
+    team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+    ok(clusters.kubectl("site1", "create", "-f", "-", scope=BOTH, content=team))
+    ok(clusters.kubectl("site1", "create", "-n", "team", "-f", "-", scope=BOTH, content=_named("inside")))
     wan.heal()
     said = clusters.sites.settled()
     must_be_true(said, [clusters.deployment(site) for site in SITES])
     until(lambda: clusters.deployment("site1") == clusters.deployment("site2"), "for one deployment at both sites")
+    inside = ("get", "deployment", "-n", "team", "inside")
+    until(lambda: clusters.direct("site2", *inside).returncode == 0, "for what is in the new namespace")
+    assert clusters.sites.settled() == {site: {"CONVERGED"} for site in SITES}
 
 
 def _named(name: str) -> dict[str, Any]:

@@ -212,6 +212,10 @@ def test_a_move_and_changes_under_both_names(sites: AppSites, wan: Wan) -> None:
     (resource,) = sites.statuses("site1")
     sites.rig.request("site1", "DELETE", f"/api/v1/resources/{resource}")
     equal(sites, o={})
+    log = json.loads(sites.rig.request("site3", "GET", f"/api/v1/resources/{resource}/log"))
+    deletion = json.dumps(log["operations"][-1])
+    assert "/o/c" in deletion
+    assert "/o/a" not in deletion
 
 
 def test_two_resources_are_never_at_one_path(sites: AppSites, wan: Wan) -> None:

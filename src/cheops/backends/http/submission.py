@@ -176,7 +176,7 @@ def _request(op: Operation) -> Request:
 
 
 class Creation(NamedTuple):
-    """Where a resource was created: `item` as an operation has it (see `payload.Request`), `path` for clients."""
+    """Where a resource was created, or moved to since: `item` as an operation has it (see `payload.Request`), `path` for clients."""
 
     item: str
     path: str
@@ -189,8 +189,9 @@ def creation_of(replica: Replica) -> Creation | None:
     for op in operations(replica):
         request = _request(op)
         if request.creates or _is_put_by_rule(request):
-            path = request.item if request.named else filled(request.item, replica.resource)
-            return Creation(request.item, trimmed(path), request.named, request.client)
+            item = request.item if not request.named else current_name(replica) or request.item
+            path = item if request.named else filled(item, replica.resource)
+            return Creation(item, trimmed(path), request.named, request.client)
     return None
 
 
@@ -204,9 +205,9 @@ def deletion_command(replica: Replica) -> Command | None:
     created = creation_of(replica)
     if created is None:
         return None
-    path = current_name(replica) or created.path
-    item = path if created.is_named else created.item
-    return command_of(Request(method="DELETE", path=path, item=item, named=created.is_named, client=created.client))
+    return command_of(
+        Request(method="DELETE", path=created.path, item=created.item, named=created.is_named, client=created.client)
+    )
 
 
 def is_deleted(replica: Replica) -> bool:
