@@ -123,6 +123,15 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtobufBodies:
+    """Where bodies that are protobuf have what rules are about: field numbers, after some bytes of an envelope."""
+
+    type: str = ""
+    skip: int = 0
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceRules:
     """All rules of a service, in their order."""
 
@@ -134,6 +143,7 @@ class ServiceRules:
     refs: tuple[tuple[str, str], ...] = ()
     matrix: tuple[Entry, ...] = ()  # how their operations combine
     ignore: frozenset[tuple[str, ...]] = frozenset()  # members that `verify` does not compare
+    protobuf: ProtobufBodies = field(default_factory=ProtobufBodies)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -183,7 +193,7 @@ def rule_sets() -> tuple[str, ...]:
 def rule_set(name: str) -> ServiceRules:
     """A set that comes with Cheops."""
     file = resources.files("cheops.rules") / f"{name}.yaml"
-    optional = ("query", "local", "items", "refs", "matrix", "ignore")
+    optional = ("query", "local", "items", "refs", "matrix", "ignore", "protobuf")
     root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=optional)
     rules = tuple(_read_rule(one) for one in root["rules"].items())
     return ServiceRules(
@@ -195,6 +205,7 @@ def rule_set(name: str) -> ServiceRules:
         read_refs(root["refs"]) if "refs" in root else (),
         matrix_within(root["matrix"]).matrix.entries if "matrix" in root else (),
         _read_members(root["ignore"]) if "ignore" in root else frozenset(),
+        _read_protobuf(root["protobuf"]) if "protobuf" in root else ProtobufBodies(),
     )
 
 
@@ -222,6 +233,7 @@ def _read_rules(value: Value) -> ServiceRules:
         tuple(ref for one in sets for ref in one.refs),
         tuple(entry for one in sets for entry in one.matrix),
         frozenset[tuple[str, ...]]().union(*(one.ignore for one in sets)),
+        next((one.protobuf for one in sets if one.protobuf.type), ProtobufBodies()),
     )
 
 
@@ -365,6 +377,13 @@ def _read_member(value: Value) -> tuple[str, ...]:
     if not steps or "$" + "".join(step[0] for step in steps) != text:
         raise value.fail(f"expected a member of the body, such as $.id, found '{printable(shortened(text))}'")
     return tuple(step[1] or step[2] for step in steps)
+
+
+def _read_protobuf(value: Value) -> ProtobufBodies:
+    record = value.record(required=("type", "skip", "members"))
+    members = record["members"].mapping().items()
+    fields = tuple((name, tuple(one.whole(minimum=1, maximum=10_000) for one in at.items())) for name, at in members)
+    return ProtobufBodies(record["type"].string(), record["skip"].whole(minimum=0, maximum=100), fields)
 
 
 def _read_success(value: Value) -> Success:

@@ -213,3 +213,19 @@ def test_the_sets_say_where_ids_are_and_how_operations_combine() -> None:
     own = "matrix: [{before: put, after: action flow, result: take-both}]"
     assert config(f"rules: node-red, {own}").matrix.commutes("put", "action flow")
     assert ("owner",) in config("rules: openstack").ignore
+
+
+NAMESPACE = bytes.fromhex(  # what `kubectl create namespace team` sends
+    "6b387300 0a0f0a0276311209 4e616d657370616365 121c0a140a047465616d12001a002200 2a003200380042001200 1a020a001a002200"
+)
+PROTOBUF = (("Content-Type", "application/vnd.kubernetes.protobuf"),)
+
+
+def test_a_name_in_protobuf() -> None:
+    known = rules("kubernetes")
+    found = meaning_of(known, "POST", "/api/v1/namespaces", PROTOBUF, NAMESPACE)
+    assert found is not None
+    assert (found.kind, found.item) == ("create", "/api/v1/namespaces/team")
+    for broken in (b"", NAMESPACE[:4], NAMESPACE[:30], NAMESPACE[4:], NAMESPACE + NAMESPACE[4:], b"\xff" * 40):
+        with pytest.raises(ClientError, match=r"is about \$.metadata.name of the request, and there is none"):
+            meaning_of(known, "POST", "/api/v1/namespaces", PROTOBUF, broken)

@@ -325,7 +325,7 @@ class ChangeHandler:
             raise ClientError(
                 "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
             )
-        refuse_unreadable(service, first(head, "Content-Type") or "")
+        refuse_unreadable(service, first(head, "Content-Type") or "", target.meaning)
         allowed = service.replication.exists
         if service.replication.auth and EXISTS.index(preferences.exists or "abort") > EXISTS.index(allowed):
             raise ClientError(

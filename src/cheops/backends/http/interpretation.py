@@ -16,6 +16,7 @@ import msgspec
 from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
 from cheops.backends.http.payload import Header, Request, header, id_in, is_json, media_type, part_name
+from cheops.backends.http.protobuf import text_at_fields
 from cheops.config.service_rules import MANY, SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
 from cheops.errors import ClientError
@@ -110,7 +111,8 @@ def meaning_of(
         return Meaning(rule.kind, WHOLE, part, rule)
     content = _content(body, rule)
     if rule.name:
-        name = _member(rule, "$." + ".".join(rule.name), headers, query, content)
+        place = "$." + ".".join(rule.name)
+        name = _in_protobuf(rules, place, headers, content) or _member(rule, place, headers, query, content)
         item = f"{trimmed(canonical(path)).rstrip('/')}/{quote(name, safe='')}"
     elif rule.of:
         item = _filled_in(rule, rule.of, values, headers, query, content)
@@ -137,6 +139,14 @@ def _filled_in(  # noqa: PLR0913, PLR0917 - a template, and all that it may refe
                 text.strip("/") if one.endswith(MANY) else text, safe="/" if one.endswith(MANY) else ""
             )
     return trimmed(canonical(fill_in(template, spelled)))
+
+
+def _in_protobuf(rules: ServiceRules, place: str, headers: tuple[Header, ...], body: bytes | None) -> str:
+    """A member of a body that is protobuf, of the type that the rules know; empty for any other body."""
+    fields = dict(rules.protobuf.members).get(place)
+    if not fields or media_type(header(headers, "content-type")) != rules.protobuf.type:
+        return ""
+    return text_at_fields((body or b"")[rules.protobuf.skip :], fields)
 
 
 def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
@@ -310,10 +320,12 @@ def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHea
     )
 
 
-def refuse_unreadable(service: ServiceConfig, content_type: str) -> None:
+def refuse_unreadable(service: ServiceConfig, content_type: str, meaning: Meaning | None) -> None:
     """Raises ClientError for a body (protobuf, for example) from which members that belong to one site cannot be
-    removed. YAML is what people write: it does not have them."""
+    removed. YAML is what people write, and what is created has no version yet: they do not have them."""
     found = media_type(content_type)
+    if meaning is not None and meaning.kind is RuleKind.CREATE and found == service.replication.rules.protobuf.type:
+        return
     if not service.replication.local_members or not found or is_json(found) or found.endswith("yaml"):
         return
     names = ", ".join(sorted(".".join(("$", *path)) for path in service.replication.local_members)[:3])
