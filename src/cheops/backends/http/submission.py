@@ -176,8 +176,8 @@ def _request(op: Operation) -> Request:
 
 
 class Creation(NamedTuple):
-    """Where a resource was created, or moved to since: `item` as an operation has it (see `payload.Request`), `path` for
-    clients."""
+    """Where a resource was created, or moved to since: `item` as an operation has it (see `payload.Request`), and
+    `path` for clients."""
 
     item: str
     path: str
