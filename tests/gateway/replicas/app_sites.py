@@ -14,6 +14,7 @@ from tests.gateway.stage import Answer, Stage
 from tests.wan import Wan
 
 SITES = ("site1", "site2", "site3")
+START_S = 180.0  # a large application may take its time on a busy machine
 
 
 class AppSites(Stage):
@@ -36,7 +37,11 @@ class AppSites(Stage):
             self.rig.start_beside(site, argv_of(site, self.own(site, self.service)))
         self.rig.start()
         for site in self.sites:
-            until(lambda s=site: self.listens(s, self.own(s, self.service)), f"for the application of {site}")  # type: ignore[misc]
+            until(
+                lambda s=site: self.listens(s, self.own(s, self.service)),  # type: ignore[misc]
+                f"for the application of {site}",
+                patience_s=START_S,
+            )
         until(self._all_up, "for the sites to see each other")
 
     def listens(self, site: str, port: int) -> bool:
