@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 OPENSTACK := .venv-openstack
 S3 := .venv-s3
+APPLICATIONS := .venv-applications
+NODE_RED := .node-red
 # Many tests wait for agents, not for the processor: 2 processes per core keep the cores busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 
@@ -48,7 +50,20 @@ $(S3)/.installed: tests/apps/rules/requirements.txt
 	@$(S3)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-apps: setup $(OPENSTACK)/.installed $(S3)/.installed ## run the tests with real applications: OpenStack, etcd, git, Kubernetes, S3, registries
+$(APPLICATIONS)/.installed: tests/apps/rules/applications-requirements.txt
+	@echo "Installing Jupyter Server and Synapse into $(APPLICATIONS) (300 MB)"
+	@$(PYTHON) -m venv --clear $(APPLICATIONS)
+	@$(APPLICATIONS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# Without optional packages, which need a compiler. A lock file would have the address of a registry in it.
+$(NODE_RED)/.installed: tests/apps/rules/node-red/package.json | system
+	@echo "Installing Node-RED into $(NODE_RED) (120 MB)"
+	@mkdir -p $(NODE_RED) && cp $< $(NODE_RED)
+	@npm install --prefix $(NODE_RED) --no-audit --no-fund --no-package-lock --omit=optional --loglevel=error
+	@touch $@
+
+apps: setup $(OPENSTACK)/.installed $(S3)/.installed $(APPLICATIONS)/.installed $(NODE_RED)/.installed ## run the tests with real applications: OpenStack, Kubernetes, etcd, git, S3, registries, Alertmanager, Node-RED, Jupyter, Synapse
 	$(BIN)/pytest tests/apps $(APPS)
 
 check: $(VENV)/.installed ## check style, types, import rules and known security mistakes
@@ -86,5 +101,5 @@ audit: ## look for known vulnerabilities in the pinned dependencies; needs the n
 	scripts/audit $(PYTHON)
 
 clean: ## remove everything the other targets created
-	rm -rf $(VENV) $(OPENSTACK) $(S3) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OPENSTACK) $(S3) $(APPLICATIONS) $(NODE_RED) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

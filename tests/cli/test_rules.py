@@ -35,7 +35,7 @@ def tried(folder: Path, *argv: str) -> list[str]:
         (
             "store",
             "PUT /b?versioning",
-            ["does       never", "with '&', and for what is replicated, it is refused (422): "],
+            ["does       refuse", "with '&', and for what is replicated, it is refused (422): "],
         ),
         ("images", "PATCH /v2/a/b/blobs/uploads/u?_state=s", ["does       uses upload"]),
         ("images", "HEAD /v2/a/blobs/sha256:1", ["does       read"]),

@@ -1,6 +1,6 @@
 """Defects that HTTP replication once had, each found then with a real application."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -9,7 +9,7 @@ from cheops.backends.http import backend, changes, replication
 from cheops.backends.http.copies import Copy
 from cheops.backends.http.interpretation import Meaning, meaning_of
 from cheops.backends.http.payload import Request, operation_type
-from cheops.backends.http.sender import OperationSender, ServiceReply
+from cheops.backends.http.sender import OperationSender
 from cheops.config.service_rules import Rule, ServiceRules
 from cheops.config.services import ServiceConfig
 
@@ -21,10 +21,8 @@ def posts_are_resources() -> Iterator[None]:
     def meaning(rules: ServiceRules, method: str, *more: Any) -> Meaning | None:
         return None if method == "POST" else meaning_of(rules, method, *more)
 
-    def new_copy(
-        self: OperationSender, service: ServiceConfig, meta_id: str, request: Request, reply: ServiceReply
-    ) -> Copy:
-        found = true_copy(self, service, meta_id, request, reply)
+    def new_copy(self: OperationSender, service: ServiceConfig, meta_id: str, request: Request, *more: Any) -> Copy:
+        found = true_copy(self, service, meta_id, request, *more)
         return found or Copy(meta_id, service.name, request.item, meta_id)
 
     true_copy = OperationSender.new_copy
@@ -40,11 +38,13 @@ def posts_are_resources() -> Iterator[None]:
 def queries_are_ignored() -> AbstractContextManager[object]:
     """`PUT o?tagging` is a PUT of `o`, which supersedes the one that had the content."""
 
-    def first(self: ServiceRules, method: str, path: str, _query: str) -> tuple[Rule, dict[str, str]] | None:
-        return true(self, method, path, "")
+    def matching(
+        self: ServiceRules, method: str, path: str, _query: str, headers: Iterable[tuple[str, str]] = ()
+    ) -> Iterator[tuple[Rule, dict[str, str]]]:
+        return true(self, method, path, "", headers)
 
-    true = ServiceRules.first
-    return patch.object(ServiceRules, "first", first)
+    true = ServiceRules.matching
+    return patch.object(ServiceRules, "matching", matching)
 
 
 def parts_are_ordered() -> AbstractContextManager[object]:

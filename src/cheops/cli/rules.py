@@ -44,7 +44,7 @@ def rules_command(
     def show(console: Console) -> None:
         listing = table("MATCH", "IS", "OF")
         for row in rows:
-            has_path = row["is"].partition(" ")[0] in ("create", "put", "patch", "delete", "never")
+            has_path = row["is"].partition(" ")[0] in ("create", "put", "patch", "delete", "move", "refuse")
             listing.add_row(row["match"], row["is"], row["of"] or ("its path" if has_path else ""))
         if rows:
             print_table(console, listing)
@@ -79,31 +79,29 @@ def _session(rule: Rule) -> str:
 
 
 def _explained(service: str, request: str, body: str, config: Path) -> dict[str, Any]:
-    from cheops.backends.http.interpretation import meaning_of, needs_body, rule_for  # noqa: PLC0415 - slow to import
+    from cheops.backends.http.interpretation import meaning_of, rule_about_body  # noqa: PLC0415 - slow to import
 
     settings = read_site(config).services[service].replication
     method, _, target = request.strip().partition(" ")
     if not method.isupper() or not target.strip().startswith("/"):
         raise ClientError(f"--try: expected a method and a path, such as 'POST /v3/kv/put', found '{request}'")
     target, headers = target.strip(), (("Content-Type", "application/json"),)
-    found = rule_for(settings.rules, method, target, headers)
-    if found is None:
+    if (about := rule_about_body(settings.rules, method, target, headers)) and not body:
+        raise ClientError(f"'{about}' is about a member of the body: give one with --body")
+    meaning = meaning_of(settings.rules, method, target, headers, body.encode())
+    if meaning is None:
         return {
             "request": f"{method} {target}",
             "rule": None,
             "meaning": _plain(method, target, settings.rules.is_whole),
         }
-    rule = found[0]
-    if needs_body(rule) and not body:
-        raise ClientError(f"'{rule}' is about a member of the body: give one with --body")
-    meaning = meaning_of(settings.rules, method, target, headers, body.encode())
-    assert meaning is not None  # noqa: S101 - there is a rule
+    rule = meaning.rule
+    assert rule is not None  # noqa: S101 - a rule says so
     data: dict[str, Any] = {"request": f"{method} {target}", "rule": str(rule), "does": meaning.kind.value}
     if rule.kind is RuleKind.SESSION:
         return {**data, "does": _does(rule), "meaning": _session(rule)}
-    if rule.kind is RuleKind.NEVER:
-        why = f": {rule.why}" if rule.why else ""
-        return {**data, "meaning": f"with '&', and for what is replicated, it is refused (422){why}"}
+    if rule.kind is RuleKind.REFUSE:
+        return {**data, "meaning": f"with '&', and for what is replicated, it is refused (422): {rule.why}"}
     if meaning.kind is RuleKind.READ:
         return {**data, "meaning": "it changes nothing: it goes to one site, and is not logged"}
     name = meaning.item or "an id that the service gives"
@@ -111,6 +109,7 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
         **data,
         "resource": "the whole service" if meaning.item == "/" else name,
         "id": meaning.meta_id(service) if meaning.item else None,
+        "moved to": meaning.to or None,
         "operation": meaning.type,
         "replaces": list(settings.matrix.wiped_by(meaning.type)),
         **({"after": list(meaning.after)} if meaning.after else {}),
@@ -136,7 +135,7 @@ def _plain(method: str, target: str, is_whole: bool) -> str:
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:
-    for key in ("rule", "does", "resource", "id", "operation"):
+    for key in ("rule", "does", "resource", "moved to", "id", "operation"):
         if data.get(key):
             console.print(f"{key:<10} {data[key]}", soft_wrap=True, highlight=False)
     for key in ("replaces", "after"):

@@ -11,13 +11,15 @@ services:
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, Self
 
 from cheops.config.address import Address, address_of_url, is_loopback
+from cheops.config.body_members import MEMBERS, read_items, read_refs
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
+from cheops.config.rule_syntax import SERVICE_RULES
 from cheops.config.service_credentials import (
     HEADER,
     AuthConfig,
@@ -26,7 +28,7 @@ from cheops.config.service_credentials import (
     read_id_path,
     write_id_path,
 )
-from cheops.config.service_rules import MEMBERS, SERVICE_RULES, ServiceRules
+from cheops.config.service_rules import ServiceRules
 from cheops.config.service_tls import UpstreamTls, check_upstream_tls
 from cheops.config.settings import REQUIRED, Section, inline, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, VERIFY_EVERY, VERIFY_EVERY_DOC, TypeConfig
@@ -43,7 +45,7 @@ from cheops.config.values import (
 )
 from cheops.log.matrix import Entry, Matrix, MatrixError, Result
 from cheops.matrix_file import matrix_within, read_matrix
-from cheops.text import printable, shortened
+from cheops.text import listed, printable, shortened
 from cheops.yaml_file import Value
 
 TYPE_PREFIX = "http:"
@@ -58,13 +60,13 @@ CREDENTIAL_HEADERS = (
     *("X-Api-Key", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "Private-Token"),
 )
 _AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::[0-9]{1,5})?")
-_PATH = re.compile(r"/[^\s?#]*")
 _NAME_IN_BODY = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 
 # PUT replaces, PATCH is ordered, DELETE wins over everything (it is a kind of operation of its own), and all else is
 # ordered. `base` runs nothing: it marks the state from which PATCHes are run again in the right order. See
 # docs/replication.md.
 CREATE, CREATE_NAMED, PUT, PATCH, STEPS, BASE = "create", "create-named", "put", "patch", "patch-steps", "base"
+MOVE = "move"
 BUILTIN_MATRIX = (
     Entry(PUT, PUT, Result.TAKE_ONE),
     Entry(PUT, PATCH, Result.KEEP_ORDER),
@@ -78,32 +80,10 @@ BUILTIN_MATRIX = (
     Entry("delete *", "delete *", Result.TAKE_ONE),
     # Two sites that create what clients name have made one resource.
     Entry(CREATE_NAMED, CREATE_NAMED, Result.TAKE_ONE),
+    # What has another name has the same content: each change runs where the resource is at that moment.
+    Entry(MOVE, MOVE, Result.TAKE_ONE),
+    *(Entry(other, MOVE, Result.TAKE_BOTH) for other in (CREATE_NAMED, PUT, PATCH, STEPS, BASE, "put *", "delete *")),
 )
-
-
-def _read_items(value: Value) -> tuple[tuple[str, str], ...]:
-    items = []
-    for path, at in value.mapping().items():
-        item = _read_url_path(at)
-        if not _PATH.fullmatch(path):
-            raise at.fail(f"'{printable(shortened(path))}' is not a path, such as /images/import")
-        if item.split("/").count("{id}") != 1 or not item.endswith("/{id}"):
-            raise at.fail(f"'{printable(shortened(item))}' must end with /{{id}}, in place of the id")
-        if item.split("/").count("*") > path.split("/").count("*"):
-            raise at.fail("it has more * than the path; each * repeats one of the path")
-        items.append((path.rstrip("/"), item))
-    return tuple(items)
-
-
-def _read_refs(value: Value) -> tuple[tuple[str, str], ...]:
-    return tuple((name, _read_url_path(at).rstrip("/")) for name, at in value.mapping().items())
-
-
-def _read_url_path(value: Value) -> str:
-    text = value.string()
-    if not _PATH.fullmatch(text):
-        raise value.fail(f"expected a path, such as /images, found '{printable(shortened(text))}'")
-    return text
 
 
 def _read_find(value: Value) -> str:
@@ -158,7 +138,7 @@ class ReplicationConfig(Section):
         "or `Location` for that header. If there is none, the header is used too.",
     )
     items: tuple[tuple[str, str], ...] = setting(
-        ValueType("paths by path", _read_items),
+        ValueType("paths by path", read_items),
         (),
         'Where to find what is created at a path: `{/images/import: "/images/{id}"}`. A `*` matches one part, in '
         'both. Also names collections below a resource: `{"/servers/*/disks": "/servers/*/disks/{id}"}`, and other '
@@ -166,11 +146,11 @@ class ReplicationConfig(Section):
         shown="below the path at which it is created",
     )
     refs: tuple[tuple[str, str], ...] = setting(
-        ValueType("paths by name", _read_refs),
+        ValueType("paths by name", read_refs),
         (),
-        "Names of JSON members that hold ids of another collection of the service, for ids that are short or numbers: "
-        '`{image_id: /images}`; or objects of it, or lists of either: `{cover: /images}` for `"cover": {"id": 5}`. '
-        "Long ids (12 characters, with a digit) are recognized everywhere.",
+        "Names of JSON members that hold ids of another collection of the service: `{image_id: /images}`; or objects "
+        'of it, or lists of either: `{cover: /images}` for `"cover": {"id": 5}`; or an object whose members are named '
+        "by such ids. UUIDs and other hexadecimal ids of 16 digits or more need no entry.",
         shown="none",
     )
     matrix: Matrix = setting(
@@ -314,6 +294,33 @@ class ReplicationConfig(Section):
         return header.lower().replace("_", "-") in _plain_names(self.credential_headers)
 
     def complete(self, value: Value) -> Self:
+        self._check_clients(value)
+        # What the configuration says itself counts before the sets of rules that it takes.
+        return replace(
+            self,
+            items=self.items + self.rules.items,
+            refs=self.rules.refs + self.refs,
+            ignore=self.ignore | self.rules.ignore,
+            matrix=self._matrix_with_sets(value),
+        )
+
+    def _matrix_with_sets(self, value: Value) -> Matrix:
+        if not self.rules.matrix:
+            return self.matrix
+        of_sets = {frozenset((entry.before, entry.after)) for entry in self.rules.matrix}
+        kept = [
+            entry
+            for entry in self.matrix.entries
+            if entry not in BUILTIN_MATRIX or frozenset((entry.before, entry.after)) not in of_sets
+        ]
+        given = {frozenset((entry.before, entry.after)) for entry in kept}
+        more = (entry for entry in self.rules.matrix if frozenset((entry.before, entry.after)) not in given)
+        try:
+            return Matrix((*kept, *more))
+        except MatrixError as error:
+            raise place(value, "matrix").fail(f"together with {listed(self.rules.names)} of 'rules': {error}") from None
+
+    def _check_clients(self, value: Value) -> None:
         if self.replicate_as == "mapped":
             if self.auth is None or self.auth.file is not None:
                 raise place(value, "replicate_as").fail(
@@ -327,7 +334,6 @@ class ReplicationConfig(Section):
             raise place(value, "auth").fail("'folder' has credentials by client, for 'replicate_as: mapped'")
         elif self.client is not None:
             raise place(value, "client").fail("'client' is for 'replicate_as: mapped'")
-        return self
 
 
 @dataclass(frozen=True, slots=True)

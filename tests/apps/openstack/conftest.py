@@ -60,6 +60,7 @@ class CloudSites(Stage):
         glance = f"http://127.0.0.1:{cloud.image_port}"
         services["image"] |= {
             "url": glance,
+            "rules": "openstack",
             "replicate_as": "mapped",
             "auth": {"command": log_in},
             "client": {
@@ -69,7 +70,11 @@ class CloudSites(Stage):
             },
         }
         services["common"] |= {"url": glance, "forward": "none", "auth": {"command": [*log_in, ADMIN]}}
-        services["identity"] |= {"url": f"http://127.0.0.1:{cloud.identity_port}"}
+        services["identity"] |= {
+            "url": f"http://127.0.0.1:{cloud.identity_port}",
+            "rules": "openstack",
+            "auth": {"command": [*log_in, ADMIN]},
+        }
         path.write_text(yaml.safe_dump(config))
 
     def start(self) -> None:

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,10 @@ from tests.wan import Wan
 from tests.wan.fixtures import make_wan, wan
 
 __all__ = ["make_wan", "wan"]
+
+ROOT = Path(__file__).parents[3]
+APPLICATIONS = Path(os.environ.get("CHEOPS_TEST_APPLICATIONS", ROOT / ".venv-applications"))
+NODE_RED = Path(os.environ.get("CHEOPS_TEST_NODE_RED", ROOT / ".node-red"))
 
 MakeSites = Callable[..., AppSites]
 

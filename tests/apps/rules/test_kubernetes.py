@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agent.rig import until
+from tests.apps.rules.proxies import ScopeProxies
 from tests.gateway.replicas.app_sites import AppSites, must_be_true
 from tests.support.ports import free_port
 from tests.wan import Wan
@@ -48,7 +48,7 @@ class Clusters:
         self.base = base
         self.sites = AppSites(base / "rig", "kube", wan, SITES, rules="kubernetes")
         self.ports: dict[str, int] = {}
-        self.scopes: dict[str, Path] = {}
+        self._proxies = ScopeProxies(self.sites, base)
         self._make_authority()
         for site in SITES:
             port = self.sites.own(site, "kube")
@@ -91,7 +91,7 @@ class Clusters:
         self.sites.start(self._server)
         for site in SITES:
             until(lambda s=site: self._is_ready(s), f"for the API server of {site}")  # type: ignore[misc]
-            self._start_proxy(site)
+        self._proxies.start()
 
     def _server(self, site: str, port: int) -> list[str]:
         key = str(self.base / "sa.key")
@@ -109,20 +109,18 @@ class Clusters:
     def _is_ready(self, site: str) -> bool:
         return self.direct(site, "get", "--raw", "/readyz").stdout.strip() == "ok"
 
-    def _start_proxy(self, site: str) -> None:
-        self.scopes[site] = self.base / f"{site}.scope"
-        self.scopes[site].write_text(f"Authorization=Bearer token-of-{site}\n")
-        port = self.ports[f"{site} proxy"] = free_port()
-        host, gateway = self.sites.address(site, "kube")
-        argv = [sys.executable, "-m", "tests.apps.rules.scope_proxy", str(port), f"{host}:{gateway}"]
-        self.sites.rig.start_beside(site, [*argv, str(self.scopes[site])])
-
     def kubectl(self, site: str, *argv: str, scope: str = "", content: Any = None) -> subprocess.CompletedProcess[str]:
         """kubectl through the gateway of a site."""
-        more = f"Scope={{kube: {scope}}}\n" if scope else ""
-        self.scopes[site].write_text(f"Authorization=Bearer token-of-{site}\n{more}")
-        server = f"http://127.0.0.1:{self.ports[f'{site} proxy']}"
-        return self._run(site, "--server", server, *argv, content=content)
+        return self._run(site, "--server", self.url(site, scope), *argv, content=content)
+
+    def url(self, site: str, scope: str = "") -> str:
+        """The gateway of a site, with the credentials of a client and this scope."""
+        return self._proxies.url(site, scope, Authorization=f"Bearer token-of-{site}")
+
+    def watch(self, site: str, *argv: str) -> "Watch":
+        """kubectl that watches through the gateway of a site."""
+        home = ("--cache-dir", str(self.base / f"home-{site}"))
+        return Watch(self, site, ["kubectl", *home, "--server", self.url(site), "get", *argv, "-w"])
 
     def direct(self, site: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """kubectl at the API server of a site, past its gateway."""
@@ -143,6 +141,23 @@ class Clusters:
         found = json.loads(done.stdout)
         labels = found["metadata"]["labels"]
         return {"name": found["metadata"]["name"], "labels": labels, "spec": found["spec"]}
+
+
+class Watch:
+    """A command that prints a line for each change, as long as it runs."""
+
+    def __init__(self, clusters: Clusters, site: str, argv: list[str]) -> None:
+        self._file = clusters.base / f"watch-{site}"
+        with self._file.open("w") as out:
+            self._process = clusters.sites.start_program(site, argv, out)
+
+    @property
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self._file.read_text().splitlines()]
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(10)
 
 
 @pytest.fixture
@@ -199,10 +214,16 @@ def test_one_name_created_on_both_sides_of_a_cut_is_one_deployment(clusters: Clu
     later = {**DEPLOYMENT, "spec": {**DEPLOYMENT["spec"], "replicas": 5}}  # type: ignore[dict-item]
     ok(clusters.kubectl("site2", "create", "-f", "-", scope=BOTH, content=later))
     ok(clusters.kubectl("site2", "scale", "deployment", "web-server-2026", "--replicas=6"))
+    # A namespace, and what is in it: no path of the one is above that of the other.
+    ok(clusters.kubectl("site1", "create", "namespace", "team", scope=BOTH))  # kubectl sends this in protobuf
+    ok(clusters.kubectl("site1", "create", "-n", "team", "-f", "-", scope=BOTH, content=_named("inside")))
     wan.heal()
     said = clusters.sites.settled()
     must_be_true(said, [clusters.deployment(site) for site in SITES])
     until(lambda: clusters.deployment("site1") == clusters.deployment("site2"), "for one deployment at both sites")
+    inside = ("get", "deployment", "-n", "team", "inside")
+    until(lambda: clusters.direct("site2", *inside).returncode == 0, "for what is in the new namespace")
+    assert clusters.sites.settled() == {site: {"CONVERGED"} for site in SITES}
 
 
 def test_a_deployment_that_was_changed_or_deleted_past_cheops_is_repaired(clusters: Clusters) -> None:
@@ -230,3 +251,41 @@ def _repair(clusters: Clusters, meta_id: str, source: str) -> None:
 
 def _named(name: str) -> dict[str, Any]:
     return {**DEPLOYMENT, "metadata": {"name": name, "labels": {"app": "web-server-2026"}}}
+
+
+def test_a_watch_shows_each_change_once_and_by_its_name(clusters: Clusters) -> None:
+    watch = clusters.watch("site2", "deployments", "-o", "custom-columns=:metadata.name,:spec.replicas", "--no-headers")
+    try:
+        ok(clusters.kubectl("site1", "create", "-f", "-", scope=BOTH, content=DEPLOYMENT))
+        until(lambda: watch.lines == [["web-server-2026", "1"]], f"for the new deployment, have {watch.lines}")
+        ok(clusters.kubectl("site1", "scale", "deployment", "web-server-2026", "--replicas=8"))
+        until(lambda: watch.lines[1:] == [["web-server-2026", "8"]], f"for the change, have {watch.lines}")
+        ok(clusters.kubectl("site1", "delete", "deployment", "web-server-2026", "--wait=false"))
+        until(lambda: clusters.deployment("site2") is None, "for it to be gone")
+        until(lambda: len(watch.lines) == 3, f"for the deletion, have {watch.lines}")
+        assert {line[0] for line in watch.lines} == {"web-server-2026"}
+    finally:
+        watch.end()
+
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+PLACE = "/apis/apps/v1/namespaces/default/deployments"
+
+
+def test_protobuf_is_answered_and_what_cannot_be_read_is_refused(clusters: Clusters) -> None:
+    rights = {"Authorization": "Bearer token-of-site1"}
+    made = clusters.sites.call("site1", "POST", PLACE, DEPLOYMENT, BOTH, Accept=PROTOBUF, **rights)
+    assert (made.status, made.headers["Content-Type"], made.body[:4]) == (201, PROTOBUF, b"k8s\0")
+    equal(clusters, replicas=1)
+    item = f"{PLACE}/web-server-2026"
+    read = clusters.sites.call("site1", "GET", item, Accept=PROTOBUF, **rights)
+    assert (read.status, read.body[:4]) == (200, b"k8s\0")
+    as_sent = {**rights, "Content_Type": PROTOBUF}
+    # It has the version and uid of one site in it, which nobody could remove for the other.
+    refused = clusters.sites.call("site1", "PUT", item, read.body, **as_sent)
+    assert refused.status == 415
+    assert "$.metadata.creationTimestamp" in refused.json["detail"]
+    merge = {**rights, "Content_Type": "application/merge-patch+json", "Accept": PROTOBUF}
+    changed = clusters.sites.call("site1", "PATCH", item, {"spec": {"replicas": 5}}, **merge)
+    assert (changed.status, changed.body[:4]) == (200, b"k8s\0")
+    equal(clusters, replicas=5)

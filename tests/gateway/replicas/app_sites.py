@@ -14,6 +14,7 @@ from tests.gateway.stage import Answer, Stage
 from tests.wan import Wan
 
 SITES = ("site1", "site2", "site3")
+START_S = 180.0  # a large application may take its time on a busy machine
 
 
 class AppSites(Stage):
@@ -36,16 +37,21 @@ class AppSites(Stage):
             self.rig.start_beside(site, argv_of(site, self.own(site, self.service)))
         self.rig.start()
         for site in self.sites:
-            until(lambda s=site: self._listens(s), f"for the application of {site}")  # type: ignore[misc]
+            until(
+                lambda s=site: self.listens(s, self.own(s, self.service)),  # type: ignore[misc]
+                f"for the application of {site}",
+                patience_s=START_S,
+            )
         until(self._all_up, "for the sites to see each other")
 
-    def _listens(self, site: str) -> bool:
+    def listens(self, site: str, port: int) -> bool:
+        """Whether a program on the machine of a site listens there."""
         host = self.rig._host(site)
         assert host is not None
         with contextlib.closing(host.socket()) as connection:
             connection.settimeout(1)
             with contextlib.suppress(OSError):
-                connection.connect(("127.0.0.1", self.own(site, self.service)))
+                connection.connect(("127.0.0.1", port))
                 return True
         return False
 
@@ -61,6 +67,10 @@ class AppSites(Stage):
             argv, capture_output=True, text=True, timeout=PATIENCE_S, **options
         )
         return done
+
+    def start_program(self, site: str, argv: list[str], out: Any) -> subprocess.Popen[Any]:
+        """A program of a client that goes on; the test ends it."""
+        return self.rig._popen(site, argv, stdout=out, stderr=subprocess.DEVNULL)
 
     def call(self, site: str, method: str, target: str, content: Any = None, scope: str = "", **headers: str) -> Answer:
         """A request through the gateway of a site."""

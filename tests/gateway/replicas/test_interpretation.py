@@ -1,18 +1,24 @@
 """What a request is about, by the rules of its service."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cheops.backends.http.ids import meta_id_of
 from cheops.backends.http.interpretation import failure, id_at, meaning_of, without_members
 from cheops.backends.http.payload import part_name
-from cheops.config.service_rules import SERVICE_RULES, RuleKind, ServiceRules, Success, rule_set, rule_sets
+from cheops.config.rule_syntax import SERVICE_RULES, rule_set, rule_sets
+from cheops.config.service_rules import RuleKind, ServiceRules, Success
+from cheops.config.services import ReplicationConfig
+from cheops.config.site import parse_site
 from cheops.errors import ClientError
 from cheops.yaml_file import YamlFileError, parse_yaml
 
 JSON = (("Content-Type", "application/json"),)
+META = meta_id_of("path", "x", "/y")
 
 
 def rules(*written: Any) -> ServiceRules:
@@ -101,7 +107,12 @@ def test_names_that_clients_choose() -> None:
         ({"match": "PUT /x", "is": "put", "of": "/{y}"}, "'{y}' is neither in 'match' nor a member"),
         ({"match": "PUT /x", "is": "put {y}"}, "'{y}' is not in 'match'"),
         ({"match": "PUT /x", "is": "read", "of": "/x"}, "a read is not logged"),
-        ({"match": "PUT /x", "is": "put", "id": "$.id"}, "only the response to a create has a new id"),
+        ({"match": "PUT /x", "is": "patch", "id": "$.id"}, "only the response to a create, or to a put, has a new id"),
+        ({"match": "PUT /x", "is": "move"}, "a move, and nothing else, has 'to'"),
+        ({"match": "PUT /x", "is": "put", "to": "/y"}, "a move, and nothing else, has 'to'"),
+        ({"match": "PUT /x", "is": "move", "to": "/y", "of": "/z"}, "a move is about what is at the path"),
+        ({"match": "PUT /x", "is": "refuse"}, "a rule that refuses requests, and no other, has 'why'"),
+        ({"match": "PUT /x", "is": "put", "has": "id"}, "expected a member of the body, such as $.id"),
         ({"match": "PUT /x", "is": "put", "name": "$.id"}, "expected where the body of a create has the name"),
         ({"match": "PUT /x", "is": "put", "ok": {"colour": "x"}}, "unknown condition 'colour'"),
         ({"match": "PUT /x", "is": "put", "off": "x"}, "unknown key; did you mean 'of'?"),
@@ -130,7 +141,7 @@ def test_what_counts_as_success() -> None:
 def test_where_an_id_is() -> None:
     assert id_at("xml:UploadId", (), b"<R xmlns='x'><UploadId>a&amp;b</UploadId></R>") == "a&b"
     assert id_at("header:Location", (("Location", "http://h/x/y%20z?q"),), b"") == "y z"
-    assert id_at("$.a.b", (), b'{"a": {"b": 5}}') == "5"
+    assert id_at("$.a.b", (), b'{"a": {"b": 5}}') == 5
     assert id_at("$.a", (), b"no json") == ""
 
 
@@ -150,12 +161,74 @@ def test_two_long_parts_never_have_one_type() -> None:
 
 def test_kinds_are_what_the_documentation_says() -> None:
     assert [kind.value for kind in RuleKind] == [
-        "read",
-        "create",
-        "put",
-        "patch",
-        "delete",
-        "action",
-        "never",
-        "session",
+        *("read", "create", "put", "patch", "delete", "action", "move", "refuse", "session"),
     ]
+
+
+def test_a_rule_that_needs_a_member_of_the_body() -> None:
+    known = rules("alertmanager")
+    assert about(known, "POST /api/v2/silences", {"id": META, "comment": "x"}) == ("put", f"/api/v2/silence/{META}", "")
+    for content in ({"comment": "x"}, {"id": ""}, [1]):
+        assert about(known, "POST /api/v2/silences", content) == ("create", "", "")
+    found = meaning_of(known, "POST", "/api/v2/silences", JSON, json.dumps({"id": META}).encode())
+    assert found is not None
+    assert not found.is_named
+    assert (found.meta_id("alerts"), found.renews_id) == (META, True)
+    nova = rules("openstack")
+    place = f"POST /v2.1/servers/{META}/action"
+    assert about(nova, place, {"migrate": None}) == ("refuse", "", "")  # it is there, though it is null
+    assert about(nova, place, {"os-getConsoleOutput": {}}) == ("read", "", "")
+    assert about(nova, place, {"reboot": {"type": "SOFT"}}) == ("action", f"/v2.1/servers/{META}", "")
+    relates = {"body": "x", "m.relates_to": {"event_id": "y"}}
+    place = f"PUT /_matrix/client/v3/rooms/{META}/send/m.room.message/1"
+    assert about(rules("synapse"), place, relates) == ("refuse", "", "")
+
+
+def test_a_move_has_a_new_path() -> None:
+    known = rules("jupyter")
+    path, body = "/api/contents/a/b%20c.txt", {"path": "/d e/f.txt"}
+    found = meaning_of(known, "PATCH", path, JSON, json.dumps(body).encode())
+    assert found is not None
+    assert (found.kind, found.item, found.to) == ("move", "/api/contents/a/b%20c.txt", "/api/contents/d%20e/f.txt")
+    with pytest.raises(ClientError, match=r"is about \$.path of the request, and there is none"):
+        about(known, f"PATCH {path}", {})
+    with pytest.raises(ClientError, match="members are read from JSON only"):
+        meaning_of(known, "PATCH", path, (("Content-Type", "text/plain"),), b"x")
+
+
+@pytest.mark.parametrize("name", ["LOCK", "UNLOCK", "MOVE", "COPY"])
+def test_what_webdav_does_at_one_site_only(name: str) -> None:
+    assert about(rules("webdav"), f"{name} /dav/a.txt") == ("refuse", "", "")
+
+
+def test_the_sets_say_where_ids_are_and_how_operations_combine() -> None:
+    text = "site: a\nsecurity: none\nservices: {x: {url: 'http://127.0.0.1:1', listen: '127.0.0.1:2', %s}}\n"
+
+    def config(more: str) -> ReplicationConfig:
+        return parse_site(text % more, Path("a.yaml")).services["x"].replication
+
+    found = config("rules: alertmanager, items: {/x: '/y/{id}'}, refs: {silenceID: /own}")
+    assert found.items == (("/x", "/y/{id}"), ("/api/v2/silences", "/api/v2/silence/{id}"))
+    assert dict(found.refs)["silenceID"] == "/own"  # what the configuration says itself counts
+    flows = config("rules: node-red").matrix
+    assert flows.replaces("put", "action flow")
+    assert flows.both_stay_when_concurrent("put", "action flow")
+    own = "matrix: [{before: put, after: action flow, result: take-both}]"
+    assert config(f"rules: node-red, {own}").matrix.commutes("put", "action flow")
+    assert ("owner",) in config("rules: openstack").ignore
+
+
+NAMESPACE = bytes.fromhex(  # what `kubectl create namespace team` sends
+    "6b387300 0a0f0a0276311209 4e616d657370616365 121c0a140a047465616d12001a002200 2a003200380042001200 1a020a001a002200"
+)
+PROTOBUF = (("Content-Type", "application/vnd.kubernetes.protobuf"),)
+
+
+def test_a_name_in_protobuf() -> None:
+    known = rules("kubernetes")
+    found = meaning_of(known, "POST", "/api/v1/namespaces", PROTOBUF, NAMESPACE)
+    assert found is not None
+    assert (found.kind, found.item) == ("create", "/api/v1/namespaces/team")
+    for broken in (b"", NAMESPACE[:4], NAMESPACE[:30], NAMESPACE[4:], NAMESPACE + NAMESPACE[4:], b"\xff" * 40):
+        with pytest.raises(ClientError, match=r"is about \$.metadata.name of the request, and there is none"):
+            meaning_of(known, "POST", "/api/v1/namespaces", PROTOBUF, broken)

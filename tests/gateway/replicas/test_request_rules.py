@@ -19,8 +19,13 @@ RULES = [
     {"match": "POST /kv/swap", "is": "action swap", "of": "$.key", "ok": {"$.done": "true"}},
     {"match": "PUT /o/{name}?tagging", "is": "put tagging", "of": "/o/{name}"},
     {"match": "DELETE /o/{name}?tagging", "is": "delete tagging", "of": "/o/{name}"},
+    {"match": "PATCH /o/{name}", "is": "move", "to": "/o/{$.to}"},
+    {"match": "POST /s", "has": "$.id", "is": "put", "of": "/s/{$.id}", "id": "$.sid"},
+    {"match": "POST /s", "is": "create", "id": "$.sid"},
     {"match": "PUT /f/{folder}/{file}", "is": "put"},
     {"match": "PUT /f/{folder}", "is": "put"},
+    {"match": "PUT /n/{name}", "is": "put"},
+    {"match": "PUT /in/{name}/{thing}", "is": "put"},
     {"match": "POST /things", "is": "create", "name": "$.metadata.name"},
 ]
 
@@ -127,3 +132,100 @@ def test_what_nothing_explains_is_refused_with_the_line_to_add(sites: AppSites) 
     assert answer.status == 422
     assert "'POST /kv/put' is about $.key of the request, and there is none" in answer.json["detail"]
     assert [state(sites, site)["kv"] for site in SITES] == [{}] * 3
+
+
+def test_what_is_refused_while_something_earlier_is_pending_is_tried_again(sites: AppSites) -> None:
+    """The thing needs a name that neither its path nor a meta-id leads to."""
+    assert sites.direct("site2", "PUT", "/_hold", ["a"]).status == 200
+    ok(sites, "site1", "PUT /n/a", {})
+    ok(sites, "site1", "PUT /in/a/x", 1)
+    until(lambda: "x" in sites.direct("site2", "GET", "/_refused").json, "for site2 to refuse it")
+    assert sites.direct("site2", "PUT", "/_hold", []).status == 200
+    for site in SITES:
+        until(lambda s=site: state(sites, s)["in"] == {"x": 1}, f"for it at {site}")  # type: ignore[misc]
+    assert sites.settled() == {site: {"CONVERGED"} for site in SITES}
+    # What has nothing to wait for has failed, and that is shown.
+    assert sites.direct("site1", "PUT", "/n/own", {}).status == 201
+    ok(sites, "site1", "PUT /in/own/y", 1)
+    until(lambda: "DIVERGED" in sites.settled()["site1"], "for the status")
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_an_operation_does_not_wait_for_a_resource_that_its_site_has_left(
+    sites: AppSites, wan: Wan, is_cut_off: bool
+) -> None:
+    ok(sites, "site1", "PUT /f/d", {})
+    equal(sites, f={"d": {}})
+    (folder,) = sites.statuses("site1")
+    if is_cut_off:
+        wan.partition(["site1", "site2"], ["site3"])
+    else:
+        assert sites.direct("site3", "PUT", "/_hold", ["d"]).status == 200
+    ok(sites, "site1", "PUT /f/d", {})
+    ok(sites, "site1", "PUT /f/d/x", 1)
+    (file,) = set(sites.statuses("site1")) - {folder}
+    until(lambda: state(sites, "site2")["f"] == {"d": {"x": 1}}, "for the file at site2")
+    if not is_cut_off:
+        why = f"it comes after an operation on {folder}".encode()
+        until(lambda: why in sites.rig.request("site3", "GET", f"/api/v1/replicants/{file}"), "for site3 to wait")
+    body, kind = json.dumps({"sites": "site3", "how": "remove"}), {"Content-Type": "application/json"}
+    sites.rig.request("site1", "POST", f"/api/v1/resources/{folder}/sites?wait=first", body, kind)
+    wan.heal()
+    until(lambda: state(sites, "site3")["f"] == {"d": {"x": 1}}, "for the file at site3, whose folder is its own now")
+    assert sites.settled() == {site: {"CONVERGED"} for site in SITES}
+
+
+def texts(sites: AppSites) -> list[list[str]]:
+    return [sorted(state(sites, site)["s"].values()) for site in SITES]
+
+
+def test_a_change_that_names_its_resource_in_the_body_and_gives_it_another_id(sites: AppSites, wan: Wan) -> None:
+    id_ = ok(sites, "site1", "POST /s", {"text": "one"})["sid"]
+    until(lambda: texts(sites) == [["one"]] * 3, "for it to be everywhere")
+    assert ok(sites, "site2", "POST /s", {"id": id_, "text": "two"}, scope="")["sid"] == id_
+    until(lambda: texts(sites) == [["two"]] * 3, "for the change")
+    (own,) = state(sites, "site3")["s"]
+    assert ok(sites, "site3", "POST /s", {"id": own, "text": "three"}, scope="")["sid"] == id_  # by its id there, too
+    until(lambda: texts(sites) == [["three"]] * 3, "for the change")
+    wan.partition(["site1"], ["site2", "site3"])
+    ok(sites, "site1", "POST /s", {"id": id_, "text": "first"}, scope="")
+    ok(sites, "site2", "POST /s", {"id": id_, "text": "later"}, scope="")
+    wan.heal()
+    until(lambda: texts(sites) == [["later"]] * 3, "for the later one")
+    assert sites.settled() == {site: {"CONVERGED"} for site in SITES}
+    alone = ok(sites, "site1", "POST /s", {"text": "alone"}, scope="")["sid"]
+    refused = sites.call("site1", "POST", "/s", {"id": alone, "text": "x"}, EVERYWHERE)
+    assert (refused.status, sorted(state(sites, "site1")["s"].values())) == (404, ["alone", "later"])
+
+
+def test_a_move_and_changes_under_both_names(sites: AppSites, wan: Wan) -> None:
+    ok(sites, "site1", "PUT /o/a", 1)
+    equal(sites, o={"a": 1})
+    ok(sites, "site2", "PATCH /o/a", {"to": "b"}, scope="")
+    equal(sites, o={"b": 1})
+    wan.partition(["site1"], ["site2", "site3"])
+    ok(sites, "site1", "PATCH /o/b", {"to": "c"}, scope="")
+    ok(sites, "site1", "PUT /o/c?tagging", "x", scope="")
+    ok(sites, "site2", "PUT /o/b", 2, scope="")
+    wan.heal()
+    equal(sites, o={"c": 2}, tags={"c": "x"})
+    (resource,) = sites.statuses("site1")
+    sites.rig.request("site1", "DELETE", f"/api/v1/resources/{resource}")
+    equal(sites, o={})
+    log = json.loads(sites.rig.request("site3", "GET", f"/api/v1/resources/{resource}/log"))
+    deletion = json.dumps(log["operations"][-1])
+    assert "/o/c" in deletion
+    assert "/o/a" not in deletion
+
+
+def test_two_resources_are_never_at_one_path(sites: AppSites, wan: Wan) -> None:
+    """The service would replace what is at the new name, at each site another one."""
+    ok(sites, "site1", "PUT /o/a", "moved")
+    equal(sites, o={"a": "moved"})
+    wan.partition(["site1"], ["site2", "site3"])
+    ok(sites, "site1", "PATCH /o/a", {"to": "b"}, scope="")
+    ok(sites, "site2", "PUT /o/b", "new")
+    wan.heal()
+    said = sites.settled()
+    must_be_true(said, [state(sites, site)["o"] for site in SITES])
+    assert said == {site: {"DIVERGED"} for site in SITES}

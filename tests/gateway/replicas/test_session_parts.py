@@ -13,7 +13,8 @@ from cheops.backends.http.sender import FileSlice
 from cheops.backends.http.session_content import content_of, head_of, steps_of
 from cheops.backends.http.session_replay import _checked, _merged
 from cheops.backends.http.sessions import Opening, OpenSessions, Step
-from cheops.config.service_rules import replace_variable, rule_set, target_of_rule
+from cheops.config.rule_syntax import rule_set
+from cheops.config.service_rules import replace_variable, target_of_rule
 from cheops.config.services import ReplicationConfig, ServiceConfig
 from cheops.errors import CheopsError, ClientError
 from cheops.store.files import FileStore

@@ -170,6 +170,27 @@ def test_a_long_id_is_known_wherever_it_stands() -> None:
     assert out(answer, "/anything") == {"image": LONG, "all": [LONG], "deep": {"x": LONG}, "not": f"{UUID}x"}
 
 
+ROOM = new_meta_id("site1", b"room" + bytes(6))
+CHOSEN = new_meta_id("site1", b"chos" + bytes(6))
+
+
+def test_the_name_of_a_member_may_be_an_id() -> None:
+    index = Index([Copy(LONG, "chat", "/rooms/{id}", UUID), Copy(ROOM, "chat", "/rooms/{id}", "!Ab:c")])
+    ids = ResponseIds(index, "chat", ReplicationConfig(refs=(("join", "/rooms"),)), "/sync")
+    body = b'{"rooms": {"join" : {"!Ab:c" : {"!Ab:c": 1}}, "leave": {"!Ab:c": {}}}, "%b":2}' % UUID.encode()
+    expected = b'{"rooms": {"join" : {"%b" : {"!Ab:c": 1}}, "leave": {"!Ab:c": {}}}, "%b":2}'
+    assert to_meta(body, ids) == expected % (ROOM.encode(), LONG.encode())  # where `refs` says so, or a UUID
+
+
+@pytest.mark.parametrize("chosen", ["web-server-2026", "2026-11-17-notes", "!IbmQgFVlsJgU4Yze"])
+def test_a_long_text_that_somebody_may_have_chosen_is_an_id_only_in_its_place(chosen: str) -> None:
+    index = Index([Copy(CHOSEN, "image", "/images/{id}", chosen)])
+    ids = ResponseIds(index, "image", ReplicationConfig(), "/images")
+    answer = {"images": [{"id": chosen, "label": chosen, "notes": {chosen: 1}}]}
+    expected = {"images": [{"id": CHOSEN, "label": chosen, "notes": {chosen: 1}}]}
+    assert json.loads(to_meta(json.dumps(answer).encode(), ids)) == expected
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -181,7 +202,8 @@ def test_a_long_id_is_known_wherever_it_stands() -> None:
         ("/images/55", "/images/55"),
         ("/servers/5", "/servers/5"),
         ("/notes/mine", "/notes/mine"),
-        ("5 of /images/5", f"5 of /images/{FIVE}"),
+        ("5 of /images/5", "5 of /images/5"),  # a text for people
+        (f"see /images/{UUID} and more", f"see /images/{UUID} and more"),
         ("http://5", "http://5"),
     ],
 )

@@ -20,6 +20,7 @@ A change, from the client to the services:
     sender          sends it to the service, with local ids and credentials (`credentials`)
     existing        what to do if the service has the resource already
     copies          remembers the local id
+    order, moves    what it waits for at other sites; what gives a resource another name
 
 A read: `replication`, `reads`, `translation` (local ids to meta-ids in the response), with `ids` and `paths`.
 `locations` finds the sites of a resource that this site does not have.

@@ -22,10 +22,12 @@ from cheops.backends.http.credentials import CredentialProvider, CredentialsErro
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
-from cheops.backends.http.order import is_settled, waits_here
+from cheops.backends.http.moves import occupant, path_now
+from cheops.backends.http.order import at_site, is_settled, may_be_early
 from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
+    After,
     Header,
     KeptResponse,
     PayloadError,
@@ -140,10 +142,17 @@ class HttpBackend(Backend):
         if request.base:
             return nothing_to_do("no request to the service is needed")
         check_rules(service, request)
-        check_place(service, request, run.resource, self.copies.index.copies.get(run.resource))
-        again = step.again or str(step.op) in self._in_doubt
-        if before := await self._unsettled(run, step, request):
+        copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
+        check_place(service, request, run.resource, copy, replica)
+        if before := await self._unsettled(run, step, request.after):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
+        outcome = await self._attempt(run, step, service, request)
+        if may_be_early(outcome) and (before := await self._unsettled(run, step, request.earlier)):
+            return Outcome(Result.RETRY, f"the service refuses it, and an operation on {before} has not run here yet")
+        return outcome
+
+    async def _attempt(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Outcome:
+        again = step.again or str(step.op) in self._in_doubt
         try:
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
@@ -165,14 +174,14 @@ class HttpBackend(Backend):
             self.tickets.forget(request.ticket)
         return outcome
 
-    async def _unsettled(self, run: Run, step: Step, request: Request) -> str:
+    async def _unsettled(self, run: Run, step: Step, befores: Sequence[After]) -> str:
         """The resource that an operation of another site has to wait for; empty if there is none."""
         if step.op is None or step.op.origin.site == self.context.config.name:
             return ""
         own = self.context.replica(run.resource)
         if own is not None and step.op.origin.site in own.gone:
             return ""  # it may name what will never come
-        for before in waits_here(self.context.config.name, request):
+        for before in at_site(self.context.config.name, befores):
             if not is_settled(await self.context.load(before.resource), before):
                 return before.resource
         return ""
@@ -182,7 +191,8 @@ class HttpBackend(Backend):
         identity = self._identity(service, run.resource, step, request)
         if isinstance(identity, Outcome):
             return identity
-        if not request.state and (ended := self._result_without_request(run.resource, request, identity)):
+        name = service.name
+        if not request.state and (ended := self._result_without_request(name, run.resource, request, identity)):
             return ended
         body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
         if isinstance(body, Outcome):
@@ -218,7 +228,9 @@ class HttpBackend(Backend):
         replica = self.context.replica(resource)
         return replica is None or any(draft.id == step.op for draft in replica.drafts)
 
-    def _result_without_request(self, meta_id: str, request: Request, identity: Identity) -> Outcome | None:
+    def _result_without_request(
+        self, service: str, meta_id: str, request: Request, identity: Identity
+    ) -> Outcome | None:
         """The outcome, if no request to the service is needed. For a client's request one always is: only the service
         can say whether the client may do it."""
         of_client = isinstance(identity, OfClient)
@@ -227,7 +239,12 @@ class HttpBackend(Backend):
             return Outcome(Result.KO, _THERE_IS_ONE) if of_client else nothing_to_do("there is a copy already")
         if not has_copy and request.within and request.within not in self.copies.index.copies:
             raise NoCopyError(request.within)
-        if has_copy or request.binds:
+        if other := occupant(self.copies.index, service, meta_id, request):
+            where = printable(shortened(request.to or request.item))
+            return Outcome(
+                Result.KO, f"{where} is the path of {other}, which was moved there: two cannot be at one path"
+            )
+        if has_copy or (request.binds and (request.named or request.creates)):
             return None
         if request.deletes and not of_client:
             replica = self.context.replica(meta_id)
@@ -258,7 +275,7 @@ class HttpBackend(Backend):
         copy = self.copies.index.copies.get(task.meta_id)
         if copy and request.kind == CREATE and not task.is_of_client:
             return await self._existing.overwrite(task, copy)  # it was created at two sites: this is the later one
-        path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
+        path = text_to_local(path_now(request, copy), self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
         reply = await self._reply(task, path, more)
@@ -266,7 +283,7 @@ class HttpBackend(Backend):
             return outcome
         result, note = self._judged(task, reply)
         if result is Result.OK and request.binds:
-            copy = self.sender.new_copy(task.service, task.meta_id, request, reply)
+            copy = self.sender.new_copy(task.service, task.meta_id, request, reply, task.body)
             if copy is not None:
                 await self.copies.bind(copy, task.approved)
                 path = self.sender.local_path(copy) if request.creates else path
@@ -332,7 +349,8 @@ class HttpBackend(Backend):
         result = task.result(request.method, reply.status)
         if self._waits_for_parts(task, reply):
             return Result.RETRY, "the service does not delete it yet: something that is in it is still here"
-        found = rule_for(task.service.replication.rules, request.method, joined(request.path, request.query))
+        target, body = joined(request.path, request.query), None if request.session else task.body
+        found = rule_for(task.service.replication.rules, request.method, target, request.headers, body)
         if found is None or found[0].ok == Success():
             return result, ""
         why = failure(found[0].ok, reply.status, reply.headers, reply.body)
@@ -404,12 +422,12 @@ class HttpBackend(Backend):
             return
         if request.deletes:
             await self.copies.unbind(resource)
-        elif resource in self.copies.index.copies:
+        elif resource in self.copies.index.copies and not request.to:
             return
         elif request.named and request.binds:
-            item, local_id = trimmed(request.item), last_segment(request.item)
+            item, service = trimmed(request.to or request.item), service_of(rtype) or ""
             await self.copies.bind(
-                Copy(resource, service_of(rtype) or "", item, local_id, is_named=True, client=request.client)
+                Copy(resource, service, item, last_segment(item), is_named=True, client=request.client)
             )
         elif request.creates:
             raise ClientError(_ID_UNKNOWN, status=409)

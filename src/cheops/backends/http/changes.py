@@ -3,22 +3,21 @@
 `replication` decides that a request is a change; `submission` hands the operation to the engine and waits for it.
 """
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from cheops.backends.http.backend import answer_key, http_backend
+from cheops.backends.http.conditions import NOT_FOR_READING, ConditionGuard
 from cheops.backends.http.identity import ClientIdentifier
-from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
-from cheops.backends.http.interpretation import MAX_BODY_BYTES
+from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, new_meta_id
+from cheops.backends.http.interpretation import MAX_BODY_BYTES, WHOLE, refuse_unreadable
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.order import after, check_needed, needed_by, touched
+from cheops.backends.http.order import RecentChanges, after, check_needed, named_in, needed_by, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -36,17 +35,14 @@ from cheops.backends.http.payload import (
 )
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
-    DEFAULT_WAIT_S,
     Preferences,
     Target,
-    check_conditions,
-    is_conditional,
     preferences_of,
 )
 from cheops.backends.http.rules import check_rules
 from cheops.backends.http.secrets import check_query, without_secrets
 from cheops.backends.http.signature import refuse_signed_chunks
-from cheops.backends.http.spool import spool
+from cheops.backends.http.spool import noting_ids, spool
 from cheops.backends.http.submission import (
     Change,
     SubmissionResult,
@@ -127,48 +123,7 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
     )
 
 
-_LOOK_S = 0.02
 _NO_SUCH_METHOD = (405, 501)
-_NOT_FOR_READING = (
-    *("If-Match", "If-None-Match", "If-Unmodified-Since", "If-Modified-Since", "Range", "If-Range"),
-    *("Content-Type", "Content-Length"),
-)
-
-
-class ConditionGuard:
-    """Checks conditions such as If-Match against the copy here, and has conditional changes of a resource wait for each
-    other: between check and submission no other may come in."""
-
-    def __init__(self, node: Node, reading: ReadHandler) -> None:
-        self._node = node
-        self._reads = reading
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def held(self, service: str, incoming: IncomingRequest, target: Target) -> AsyncIterator[None]:
-        """Check the condition of a request, if it has one, and keep it true meanwhile. Raises ClientError."""
-        if not is_conditional(incoming.head):
-            yield
-            return
-        lock = self._locks.setdefault(target.meta_id, asyncio.Lock())
-        async with lock:
-            await self._until_done_here(target.meta_id)
-            head = RequestHead("GET", target.path, without(incoming.head.headers, *_NOT_FOR_READING))
-            response = await self._reads.local(service, head, incoming, with_body=False)
-            await close_body(response.body)
-            check_conditions(incoming.head, response.status, response.headers)
-            yield
-
-    async def _until_done_here(self, meta_id: str) -> None:
-        """Wait for the operations accepted here before: the condition is about the state after them."""
-        end_s = asyncio.get_running_loop().time() + DEFAULT_WAIT_S
-        while (await self._node.pump.replica(meta_id)).drafts:
-            if asyncio.get_running_loop().time() >= end_s:
-                here = self._node.name
-                raise CheopsError(
-                    f"a change of {meta_id} is under way at {here}; try again later", status=503, definite=False
-                )
-            await asyncio.sleep(_LOOK_S)
 
 
 class ChangeHandler:
@@ -191,6 +146,7 @@ class ChangeHandler:
         self._functions = scope_functions()
         self._turns = Turns(self._backend.copies, self._backend.context.replica)
         self._condition_guard = ConditionGuard(node, reading)
+        self._recent = RecentChanges()
         self._identifier = ClientIdentifier(self._backend.sender.client)
 
     async def create(
@@ -201,7 +157,7 @@ class ChangeHandler:
         if self._node.name not in sites:
             return await self.forward(service, incoming, sites)
         config, preferences = self._config(service), preferences_of(incoming.head)
-        sent = self._public_path(service, incoming.head)
+        sent = self.public_path(service, incoming.head)
         path = trimmed(sent)
         if incoming.head.method in NAMING:
             meta_id = meta_id_of("path", service, path)
@@ -254,7 +210,7 @@ class ChangeHandler:
     def check(self, service: str, head: RequestHead, target: Target | None) -> None:
         """Raises ClientError for a change that must not become an operation; `target` is None for a new resource."""
         if target is None:
-            path = self._public_path(service, head)
+            path = self.public_path(service, head)
             target = Target("", path, "")
         self._check(self._node.config.services[service], head, target, preferences_of(head))
 
@@ -339,6 +295,7 @@ class ChangeHandler:
             raise ClientError(
                 "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
             )
+        refuse_unreadable(service, first(head, "Content-Type") or "", target.meaning)
         allowed = service.replication.exists
         if service.replication.auth and EXISTS.index(preferences.exists or "abort") > EXISTS.index(allowed):
             raise ClientError(
@@ -353,7 +310,7 @@ class ChangeHandler:
         if target.meta_id not in self._backend.copies.index.copies:
             return None
         path = target.path if target.is_named else filled(target.item, target.meta_id)
-        head = RequestHead("GET", path, without(incoming.head.headers, *_NOT_FOR_READING))
+        head = RequestHead("GET", path, without(incoming.head.headers, *NOT_FOR_READING))
         response = await self._reads.local(service, head, incoming, with_body=False)
         if 200 <= response.status < 300 or response.status in _NO_SUCH_METHOD:
             await close_body(response.body)
@@ -382,11 +339,13 @@ class ChangeHandler:
         """The request for all sites, and the hash of its body if that is a file."""
         head, config = incoming.head, self._config(service)
         _, query = split_target(head.target)
+        in_body: dict[str, None] = {}  # meta-ids
         body = incoming.body()
         if not target.session:  # what is in a session was looked into before
             body = without_secrets(body, first(head, "Content-Type") or "", config.secret)
         if form_of(head) and not target.session:
             body = translate_body(body, MetaIdTranslator(self._reads.response_ids(service, head)))
+            body = noting_ids(body, in_body)
         credentials = credentials_of(head.headers, config)
         client = await self._identifier.identify(self._node.config.services[service], credentials)
         spooled = await spool(self._node, body, pins)
@@ -403,7 +362,7 @@ class ChangeHandler:
             query=self._public_query(query),
             headers=end_to_end(head.headers, config),
             file_bytes=spooled.size if spooled.file_hash else None,
-            item=target.item if target.meaning or _names_item(head, target, creates=creates) else "",
+            item=target.item if _names_item(head, target, creates=creates) else "",
             named=target.is_named,
             within=target.within,
             exists=preferences.exists,
@@ -413,25 +372,39 @@ class ChangeHandler:
             client=client,
             kind=target.meaning.kind.value if target.meaning else "",
             part=target.meaning.part if target.meaning else "",
+            to=target.meaning.to if target.meaning else "",
             session=target.session,
             host=first(head, "Host") or "",
         )
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)
-        self._check_references(request, target)
+        named = named_in(request, in_body)
+        if missing := next(
+            (one for one in named if one not in (target.meta_id, *self._backend.copies.index.copies)), ""
+        ):
+            raise NoCopyError(missing)  # it must be at this site; other sites may get it later
         turn = self._turns.taken(service, request, await self._node.pump.replica(target.meta_id))
         await self._turns.come(pins.enter_context(turn))
-        needed = needed_by(service, target.meaning)
-        others = dict.fromkeys((*touched(self._backend.copies.index, service, request, target.meta_id), *needed))
-        befores = [after(await self._node.pump.replica(one)) for one in others]
-        return msgspec.structs.replace(request, after=tuple(filter(None, befores))), spooled.file_hash
+        return await self._with_order(service, request, target, in_body), spooled.file_hash
 
-    def _check_references(self, request: Request, target: Target) -> None:
-        """The replicants that a request names must be at this site; other sites may get them later."""
-        headers = " ".join(value for _, value in request.headers)
-        for meta_id in meta_ids_in(f"{request.path} {request.query} {headers} {request.text}"):
-            if meta_id != target.meta_id and meta_id not in self._backend.copies.index.copies:
-                raise NoCopyError(meta_id)
+    async def _with_order(self, service: str, request: Request, target: Target, in_body: Iterable[str]) -> Request:
+        """A request with what it comes after at other sites; see order.py."""
+        found = touched(self._backend.copies.index, service, request, target.meta_id, in_body)
+        others = dict.fromkeys((*found, *needed_by(service, target.meaning)))
+        befores = [after(await self._node.pump.replica(one)) for one in others]
+        request = msgspec.structs.replace(request, after=tuple(filter(None, befores)))
+        if not target.is_named or target.item == WHOLE:
+            return request
+        earlier = []
+        for one in self._recent.others(service, target.meta_id):
+            replica = await self._node.pump.replica(one)
+            before = after(replica)
+            if before is not None and one not in others:
+                earlier.append(before)
+            elif before is None and replica.history.known:
+                self._recent.forget(service, one)
+        self._recent.note(service, target.meta_id)
+        return msgspec.structs.replace(request, earlier=tuple(earlier))
 
     async def _lay_base(self, service: str, replica: Replica) -> None:
         """Submit a base before the first PATCH: from there PATCHes are replayed if concurrent ones arrive."""
@@ -448,7 +421,7 @@ class ChangeHandler:
     def _config(self, service: str) -> ReplicationConfig:
         return self._node.config.services[service].replication
 
-    def _public_path(self, service: str, head: RequestHead) -> str:
+    def public_path(self, service: str, head: RequestHead) -> str:
         path, _ = split_target(head.target)
         return self._backend.copies.index.path_with_meta_ids(service, canonical(path))
 
@@ -478,7 +451,9 @@ def _type_and_kind(head: RequestHead, target: Target, *, creates: bool) -> tuple
 
 
 def _names_item(head: RequestHead, target: Target, *, creates: bool) -> bool:
-    """Whether an operation carries the path of its resource: if it creates or deletes it."""
+    """Whether an operation carries the path of its resource: if it creates or deletes it, or may change its id."""
     if creates:
         return True
+    if target.meaning:
+        return target.is_named or target.meaning.renews_id or target.meaning.is_deletion
     return not target.sub_path and (head.method == "DELETE" or (target.is_named and head.method in NAMING))

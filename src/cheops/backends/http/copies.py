@@ -4,11 +4,13 @@ A copy is written before the engine gets the outcome of its create, so no id tha
 sites never see this file. A copy is *away* while its resource is not at this site: to clients it is then an ordinary
 resource of the service; if the resource comes back, it is its copy again.
 
-A local id that is long and has a digit in it (a UUID, a hash) is recognized anywhere. One such as `5` or `ubuntu` is
-recognized only together with its collection: in a path below it, or where responses about that collection have ids.
+A local id that is a UUID or another long hexadecimal number is recognized as the whole of any value. One such as `5`
+or `web-server-2026` is recognized only together with its collection: in a path below it, or where responses about that
+collection have ids.
 """
 
 import asyncio
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ from cheops.bounded import BoundedMap
 from cheops.store.database import create_file, translate_errors
 
 _DISTINCTIVE_CHARACTERS = 12
+_UNMISTAKABLE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=.*[0-9])[0-9a-f]{16,128}", re.IGNORECASE)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -47,7 +50,14 @@ class Copy:
         return self.item if self.is_named else filled(self.item, self.meta_id)
 
 
+def is_unmistakable(local_id: str) -> bool:
+    """Whether an id is a UUID or another long hexadecimal number, and so nothing else has it by chance. Only such an id
+    is recognized wherever it is; a text that somebody may have chosen is not."""
+    return _UNMISTAKABLE.fullmatch(local_id) is not None
+
+
 def is_distinctive(local_id: str) -> bool:
+    """Whether the last part of a path looks like an id, rather than like the name of a collection."""
     return len(local_id) >= _DISTINCTIVE_CHARACTERS and any(character.isdigit() for character in local_id)
 
 
@@ -60,7 +70,7 @@ class Index:
         self._services: dict[str, int] = {}
         self._paths: dict[tuple[str, str], str] = {}  # service and local path → meta-id
         self._collections: dict[tuple[str, str], dict[str, str]] = {}  # … of a collection → local id → meta-id
-        self._distinctive: dict[str, dict[str, None]] = {}  # local id → meta-ids
+        self._unmistakable: dict[str, dict[str, None]] = {}  # local id → meta-ids
         self._above: Counter[tuple[str, str]] = Counter()  # service and path → how many copies are below
         self._directly_above: Counter[tuple[str, str]] = Counter()
         for copy in copies:
@@ -88,8 +98,8 @@ class Index:
         if not copy.is_named:
             collection = (copy.service, collection_of(place[1]))
             self._collections.setdefault(collection, {})[copy.local_id] = copy.meta_id
-            if is_distinctive(copy.local_id):
-                self._distinctive.setdefault(copy.local_id, {})[copy.meta_id] = None
+            if is_unmistakable(copy.local_id):
+                self._unmistakable.setdefault(copy.local_id, {})[copy.meta_id] = None
 
     def whose_place(self, copy: Copy) -> str | None:
         """The other replicant at the local path of a copy."""
@@ -109,7 +119,7 @@ class Index:
         if not self._services[copy.service]:
             del self._services[copy.service]
         _take_out(self._collections, (copy.service, collection_of(place[1])), copy.local_id)
-        _take_out(self._distinctive, copy.local_id, meta_id)
+        _take_out(self._unmistakable, copy.local_id, meta_id)
 
     # -- looking up ----------------------------------------------------------------------------------------
 
@@ -162,8 +172,8 @@ class Index:
         return (service, collection) in self._collections
 
     def anywhere(self, local_id: str) -> str | None:
-        """The meta-id of a distinctive local id, unless two replicants have it."""
-        found = self._distinctive.get(local_id, {})
+        """The meta-id of an unmistakable local id, unless two replicants have it."""
+        found = self._unmistakable.get(local_id, {})
         return next(iter(found)) if len(found) == 1 else None
 
     def path_with_meta_ids(self, service: str, path: str, *, by_place: bool = True) -> str:

@@ -141,7 +141,7 @@ class ExistingResources:
         return 200 <= reply.status < 300
 
     async def _existing(self, task: Task, reply: ServiceReply) -> Copy | None:
-        if copy := self._sender.new_copy(task.service, task.meta_id, task.request, reply):
+        if copy := self._sender.new_copy(task.service, task.meta_id, task.request, reply, task.body):
             return copy
         found = await self._find(task)
         if found is None:

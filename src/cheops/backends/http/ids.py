@@ -9,9 +9,9 @@ S is a hash of the name of the site that made it: a site that does not know a me
 random bits.
 
 To local ids: a meta-id is unmistakable, so it is replaced everywhere, byte by byte; spacing, the order of names and
-the digits of numbers stay as the client sent them. To meta-ids: a JSON string is replaced if it is the id of a
-replicant, or a URL or path that leads to one. Numbers, and strings as short as "5", are ids only in certain places:
-`IdLookup` decides. Bodies of any size pass through in pieces.
+the digits of numbers stay as the client sent them. To meta-ids: a JSON string, or the name of a member, is replaced if
+it is the id of a replicant, and a string if it is a URL or path that leads to one. Numbers, and strings such as "5" or
+"web-server-2026", are ids only in certain places: `IdLookup` decides. Bodies of any size pass through in pieces.
 """
 
 import hashlib
@@ -201,6 +201,10 @@ class IdLookup(Protocol):
         """The meta-id that a number at a place stands for."""
         ...
 
+    def of_name(self, name: str, place: JsonPath) -> str | None:
+        """The meta-id that the name of a member stands for; `place` is that of the object."""
+        ...
+
 
 class MetaIdTranslator:
     """Translates a response body, in pieces."""
@@ -259,8 +263,7 @@ class MetaIdTranslator:
             self._enter_or_leave(found["mark"])
             return found[0]
         if found["colon"] is not None:
-            self._name = _text(found["text"])
-            return found[0]
+            return self._member_name(found)
         place, self._name = self._here(), None
         number = found["number"]
         replaced = self._of_number(number, place) if number else self._of_text(found["text"], place)
@@ -268,6 +271,16 @@ class MetaIdTranslator:
             return found[0]
         self.changed = True
         return msgspec.json.encode(replaced)
+
+    def _member_name(self, found: re.Match[bytes]) -> bytes:
+        """The name of a member, which may be an id: {"rooms": {"join": {"!abc": {…}}}}."""
+        raw, place = found["text"], self._open[-1] if self._open else ()
+        self._name = _text(raw)
+        replaced = self._known.of_name(self._name, place) if 0 < len(raw) <= MAX_ID_BYTES else None
+        if replaced is None:
+            return found[0]
+        self.changed = True
+        return msgspec.json.encode(replaced) + found["colon"]
 
     def _enter_or_leave(self, mark: bytes) -> None:
         if mark in b"]}":

@@ -13,10 +13,11 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 
-from cheops.backends.http.ids import meta_id_of
+from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
-from cheops.backends.http.payload import Header, Request, header, media_type, part_name
-from cheops.config.service_rules import SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
+from cheops.backends.http.payload import Header, Request, header, id_in, is_json, media_type, part_name
+from cheops.backends.http.protobuf import text_at_fields
+from cheops.config.service_rules import MANY, SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
 from cheops.errors import ClientError
 from cheops.gateway.headers import ForwardingInfo, RequestHead
@@ -26,7 +27,7 @@ from cheops.text import in_words, printable, shortened
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
 WHOLE = "/"  # the resource that is a whole service
 _FORM = "application/x-www-form-urlencoded"
-_NO_OPERATIONS = (RuleKind.READ, RuleKind.NEVER, RuleKind.SESSION)
+_NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,20 @@ class Meaning:
     part: str = ""
     rule: Rule | None = None
     after: tuple[str, ...] = ()  # the paths of other resources that must be there first
+    to: str = ""  # of a move: the new path
 
     def meta_id(self, service: str) -> str:
-        return meta_id_of("path", service, self.item)
+        return meta_id_of("path", service, self.item) if self.is_named else last_segment(self.item).lower()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a client chose the name; otherwise the service gave an id, so the path has a meta-id."""
+        return not is_meta_id(last_segment(self.item))
+
+    @property
+    def renews_id(self) -> bool:
+        """Whether the service may give it another id: then the response has it."""
+        return self.kind is not RuleKind.CREATE and self.rule is not None and bool(self.rule.id)
 
     @property
     def type(self) -> str:
@@ -62,27 +74,40 @@ class Meaning:
 
 
 def rule_for(
-    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...] = ()
+    rules: ServiceRules,
+    method: str,
+    target: str,
+    headers: tuple[Header, ...] = (),
+    body: bytes | Path | None = None,
 ) -> tuple[Rule, dict[str, str]] | None:
+    """The rule of a request. The body counts only where a rule has `has`."""
     path, query = split_target(target)
-    return rules.first(method, canonical(path), query, headers)
+    for rule, values in rules.matching(method, canonical(path), query, headers):
+        if not rule.has or _has_member(_content(body, rule) or b"", rule.has):
+            return rule, values
+    return None
+
+
+def rule_about_body(rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...]) -> Rule | None:
+    """A rule for which the body of a request says what it is about; None if no body is needed."""
+    path, query = split_target(target)
+    found = rules.matching(method, canonical(path), query, headers)
+    return next((rule for rule, _ in found if needs_body(rule)), None)
 
 
 def needs_body(rule: Rule) -> bool:
     """Whether the body of a request says what it is about, or what must be there first."""
-    templates = (rule.of, *rule.after)
-    return bool(rule.name) or any(
-        one.startswith(("$.", "form:", "xml:")) for text in templates for one in references(text)
-    )
+    places = (one for template in (rule.of, rule.to, *rule.after) for one in references(template))
+    return bool(rule.name or rule.has) or any(one.startswith(("$.", "form:", "xml:")) for one in places)
 
 
 def meaning_of(
-    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...], body: bytes | None
+    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...], body: bytes | Path | None
 ) -> Meaning | None:
     """What the rules say about a request; None if they say nothing. Raises ClientError if the request lacks what its
     rule refers to. `body` is needed only if `needs_body`."""
     path, query = split_target(target)
-    found = rules.first(method, canonical(path), query, headers)
+    found = rule_for(rules, method, target, headers, body)
     if found is None:
         return None
     rule, values = found
@@ -91,23 +116,42 @@ def meaning_of(
     part = fill_in(rule.part, values)
     if rule.of == SERVICE:
         return Meaning(rule.kind, WHOLE, part, rule)
+    content = _content(body, rule)
     if rule.name:
-        name = _member(rule, "$." + ".".join(rule.name), headers, query, body)
+        place = "$." + ".".join(rule.name)
+        name = _in_protobuf(rules, place, headers, content) or _member(rule, place, headers, query, content)
         item = f"{trimmed(canonical(path)).rstrip('/')}/{quote(name, safe='')}"
     elif rule.of:
-        members = {one: _member(rule, one, headers, query, body) for one in references(rule.of) if one not in values}
-        spelled = {
-            **{one: _spelled(rule, one, values) for one in values},
-            **{k: quote(v, safe="") for k, v in members.items()},
-        }
-        item = trimmed(canonical(fill_in(rule.of, spelled)))
+        item = _filled_in(rule, rule.of, values, headers, query, content)
     else:
         item = "" if rule.kind is RuleKind.CREATE else trimmed(canonical(path))
+    to = _filled_in(rule, rule.to, values, headers, query, content) if rule.to else ""
     if not rules.is_whole:
-        return Meaning(rule.kind, item, part, rule, _needed(rule, values, headers, query, body))
+        return Meaning(rule.kind, item, part, rule, _needed(rule, values, headers, query, content), to)
     # Everything that the service does has one order, so each of its resources is a part of one.
     within = "/".join(one for one in (item.strip("/") or trimmed(path).strip("/"), part) if one)
-    return Meaning(rule.kind, WHOLE, within, rule)
+    kind = RuleKind.ACTION if rule.kind is RuleKind.MOVE else rule.kind
+    return Meaning(kind, WHOLE, within, rule)
+
+
+def _filled_in(  # noqa: PLR0913, PLR0917 - a template, and all that it may refer to
+    rule: Rule, template: str, values: dict[str, str], headers: tuple[Header, ...], query: str, body: bytes | None
+) -> str:
+    """The path that a template stands for."""
+    spelled = {one: _spelled(rule, one, values) for one in references(template) if one in values}
+    for one in references(template):
+        if one not in values:
+            text = _member(rule, one.removesuffix(MANY), headers, query, body)
+            spelled[one] = _quoted(text, is_path=one.endswith(MANY))
+    return trimmed(canonical(fill_in(template, spelled)))
+
+
+def _in_protobuf(rules: ServiceRules, place: str, headers: tuple[Header, ...], body: bytes | None) -> str:
+    """A member of a body that is protobuf, of the type that the rules know; empty for any other body."""
+    fields = dict(rules.protobuf.members).get(place)
+    if not fields or media_type(header(headers, "content-type")) != rules.protobuf.type:
+        return ""
+    return text_at_fields((body or b"")[rules.protobuf.skip :], fields)
 
 
 def _needed(
@@ -136,6 +180,7 @@ def paths_at(  # noqa: PLR0913, PLR0917 - a request's parts
 
 def _all_at(place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> list[str]:
     """The values at a place of a request, spelled as a part of a path. `$.layers.digest` is that of each layer."""
+    place, is_path = place.removesuffix(MANY), place.endswith(MANY)
     kind, _, name = place.partition(":")
     if place.startswith("$."):
         texts = [one for one in _values_at(body or b"", tuple(place.split(".")[1:])) if isinstance(one, str) and one]
@@ -144,7 +189,12 @@ def _all_at(place: str, headers: tuple[Header, ...], query: str, body: bytes | N
     else:
         members = {"header": headers, "query": parse_qsl(query, keep_blank_values=True)}.get(kind, ())
         texts = [text for given, text in members if given.lower() == name.lower()]
-    return [quote(text, safe="") for text in texts]
+    return [_quoted(text, is_path=is_path) for text in texts]
+
+
+def _quoted(text: str, *, is_path: bool) -> str:
+    """A text as a part of a path, or as several."""
+    return quote(text.strip("/"), safe="/") if is_path else quote(text, safe="")
 
 
 def _values_at(body: bytes, names: tuple[str, ...]) -> list[object]:
@@ -180,11 +230,18 @@ def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, bod
         found = text_at(body or b"", tuple(place.split(".")[1:]))
     if not found:
         raise ClientError(
-            f"'{rule}' is about {place} of the request, and there is none, or it is no text or number: without it "
-            "nobody can say what is changed, so the request is not replicated",
+            f"'{rule}' is about {place} of the request, and there is none, or it is no text or number"
+            f"{_unread(place, headers)}: without it nobody can say what is changed, so the request is not replicated",
             status=422,
         )
     return found
+
+
+def _unread(place: str, headers: tuple[Header, ...]) -> str:
+    """That a body is not looked into, if that is why a member is not found."""
+    found = media_type(header(headers, "content-type"))
+    is_read = not place.startswith("$.") or not found or is_json(found)
+    return "" if is_read else f" (the body is '{printable(shortened(found))}', and members are read from JSON only)"
 
 
 def text_at(body: bytes, names: tuple[str, ...]) -> str:
@@ -203,26 +260,33 @@ def _value_at(body: bytes, names: tuple[str, ...]) -> object:
     return found
 
 
+def _has_member(body: bytes, names: tuple[str, ...]) -> bool:
+    """Whether a JSON body has a member, also if that is null; an empty text counts as none."""
+    above = _value_at(body, names[:-1])
+    return isinstance(above, dict) and above.get(names[-1], "") != ""
+
+
 def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | Path) -> str | None:
     """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
     whatever the rules of that site are."""
     rules, target = service.replication.rules, joined(request.path, request.query)
-    found = rule_for(rules, request.method, target, request.headers)
-    if not request.kind and (found is None or request.deletes or _is_plain(found[0])):
-        return None
     same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
-    if found is None or found[0].kind in _NO_OPERATIONS:
-        return f"{same} say that it is no change, or do not know it"
+    if not request.kind and request.deletes:
+        return None
     try:
-        meaning = meaning_of(rules, request.method, target, request.headers, _content(body, found[0]))
+        meaning = meaning_of(rules, request.method, target, request.headers, None if request.session else body)
     except ClientError as error:
         return str(error)
-    is_same = meaning is not None and (meaning.kind.value, meaning.part) == (request.kind, request.part)
-    if (found[0].step.session if found[0].step else "") != request.session:
-        return f"{same} say that it is something else"
-    if meaning is None or not is_same or meaning.meta_id(service.name) != meta_id:
-        return f"{same} say that it is something else"
-    return None
+    session = meaning.rule.step.session if meaning and meaning.rule and meaning.rule.step else ""
+    if not request.kind and (meaning is None or (meaning.rule and _is_plain(meaning.rule))):
+        return None
+    if meaning is None or meaning.kind in _NO_OPERATIONS:
+        return f"{same} say that it is no change, or do not know it"
+    # That the path of what clients name is the resource's own was checked before: `rules.check_place`.
+    own = (trimmed(request.item), meaning.item) if request.named else (meta_id, meaning.meta_id(service.name))
+    is_same = (meaning.kind.value, meaning.part, meaning.to) == (request.kind, request.part, request.to)
+    is_same = is_same and session == request.session and own[0] == own[1]
+    return None if is_same else f"{same} say that it is something else"
 
 
 def _is_plain(rule: Rule) -> bool:
@@ -230,9 +294,9 @@ def _is_plain(rule: Rule) -> bool:
     return rule.kind is RuleKind.CREATE and not rule.name and not rule.of
 
 
-def _content(body: bytes | Path, rule: Rule) -> bytes | None:
+def _content(body: bytes | Path | None, rule: Rule) -> bytes | None:
     """The body, if the rule is about a member of it."""
-    if isinstance(body, bytes) or not needs_body(rule):
+    if not isinstance(body, Path) or not needs_body(rule):
         return body if isinstance(body, bytes) else None
     if body.stat().st_size > MAX_BODY_BYTES:
         raise ClientError(f"its body has more than {MAX_BODY_BYTES:,} bytes, and '{rule}' is about a member of it")
@@ -269,20 +333,20 @@ def _json_text(body: bytes, names: tuple[str, ...]) -> str:
     return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
-def rule_id(rules: ServiceRules, request: Request) -> str:
+def rule_id(rules: ServiceRules, request: Request, body: bytes | Path) -> str:
     """Where a rule says that the response to a create has the new id; empty if none does."""
-    found = rule_for(rules, request.method, joined(request.path, request.query))
+    found = rule_for(rules, request.method, joined(request.path, request.query), request.headers, body)
     return found[0].id if found else ""
 
 
-def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str:
+def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str | int:
     """The id at a place of a response; empty if there is none."""
     kind, _, name = place.partition(":")
     if kind == "header":
         return last_segment(header(headers, name.lower()))
     if kind == "xml":
         return next(iter(texts_in_xml(body, name)), "")
-    return text_at(body, tuple(place.split(".")[1:]))
+    return id_in(body, tuple(place.split(".")[1:])) or ""
 
 
 # -- what nothing explains -------------------------------------------------------------------------------------
@@ -296,6 +360,15 @@ def refuse_unexplained(service: str, head: RequestHead) -> None:
         f'{{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same result, or '
         "is: read if it changes nothing",
         status=422,
+    )
+
+
+def refuse_by_rule(service: str, head: RequestHead, rule: Rule, replicated: str) -> None:
+    """Raises ClientError: a rule says that no other site could do the same. `replicated` is what it is about."""
+    path = printable(shortened(trimmed(split_target(head.target)[0])))
+    about = f", and it is about {printable(shortened(replicated))}" if replicated else ""
+    raise ClientError(
+        f"{head.method} {path} is not replicated (services.{service}.rules, '{rule}'){about}: {rule.why}", status=422
     )
 
 
@@ -315,6 +388,22 @@ def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHea
         f"{{query: [{', '.join(dict.fromkeys(names))}]}} if {in_words(dict.fromkeys(names))} changes nothing of what "
         "the request is about",
         status=422,
+    )
+
+
+def refuse_unreadable(service: ServiceConfig, content_type: str, meaning: Meaning | None) -> None:
+    """Raises ClientError for a body (protobuf, for example) from which members that belong to one site cannot be
+    removed. YAML is what people write, and what is created has no version yet: they do not have them."""
+    found = media_type(content_type)
+    if meaning is not None and meaning.kind is RuleKind.CREATE and found == service.replication.rules.protobuf.type:
+        return
+    if not service.replication.local_members or not found or is_json(found) or found.endswith("yaml"):
+        return
+    names = ", ".join(sorted(".".join(("$", *path)) for path in service.replication.local_members)[:3])
+    raise ClientError(
+        f"a body of type '{printable(shortened(found))}' is not replicated for services.{service.name}: members that "
+        f"belong to one site ({names}, …) must be removed from it, and this is done in JSON only. Send JSON",
+        status=415,
     )
 
 

@@ -4,6 +4,10 @@ A child comes after its parent, and what refers to a replicant after that one wa
 other replicants that it touches, and how far its origin was with each (`After`). A site runs it when it has settled
 that much itself. Only what touches waits.
 
+What clients name may also be referred to by its name alone, anywhere in a body, and nobody can see that. So an
+operation also names what its origin changed shortly before (`earlier`). It does not wait for these. But if the service
+answers 404, 409 or 424 while one of them is pending at the site, it is tried again, rather than failed.
+
 Stamps of one origin grow, and within a resource operations run by stamp. So an operation waits only for earlier ones,
 and no two wait for each other.
 """
@@ -14,8 +18,10 @@ from cheops.backends.http.copies import Index
 from cheops.backends.http.ids import is_meta_id, meta_id_of, meta_ids_in
 from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import collection_of, prefixes
-from cheops.backends.http.payload import After, Request
+from cheops.backends.http.payload import After, Request, decode_response
 from cheops.backends.http.submission import sites_of
+from cheops.bounded import BoundedMap
+from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.causality import covers
@@ -23,11 +29,19 @@ from cheops.log.operation import Origin
 from cheops.node.node import Node
 from cheops.text import in_words, printable, shortened
 
+_MOST_EARLIER = 16
+_MISSING = (404, 409, 424)  # a service may answer so if something that the request needs is not there yet
 
-def touched(index: Index, service: str, request: Request, own: str) -> list[str]:
-    """The other replicants that a request touches: those that its path is below, and those that it names."""
+
+def named_in(request: Request, in_body: Iterable[str]) -> tuple[str, ...]:
+    """The meta-ids in a request."""
     headers = " ".join(value for _, value in request.headers)
-    named = meta_ids_in(f"{request.path} {request.query} {headers} {request.text}")
+    return tuple(dict.fromkeys((*meta_ids_in(f"{request.path} {request.query} {headers}"), *in_body)))
+
+
+def touched(index: Index, service: str, request: Request, own: str, in_body: Iterable[str]) -> list[str]:
+    """The other replicants that a request touches: those that its path is below, and those that it names."""
+    named = named_in(request, in_body)
     above = (index.whose_path(service, prefix) for prefix in _above(request))
     return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
 
@@ -51,9 +65,9 @@ async def check_needed(node: Node, service: str, meaning: Meaning | None, sites:
 
 
 def _above(request: Request) -> Iterator[str]:
-    place = request.item if request.named else request.path
-    if place.startswith("/") and place != "/":
-        yield from prefixes(collection_of(place))
+    for place in (request.item if request.named else request.path, request.to):
+        if place.startswith("/") and place != "/":
+            yield from prefixes(collection_of(place))
 
 
 def after(replica: Replica) -> After | None:
@@ -76,6 +90,31 @@ def is_settled(replica: Replica, before: After) -> bool:
     return covers(replica.applied.settled, wanted)
 
 
-def waits_here(site: str, request: Request) -> Iterable[After]:
-    """What an operation waits for at a site. What is not at the site cannot come there."""
-    return (one for one in request.after if site in one.sites and is_meta_id(one.resource))
+def at_site(site: str, befores: Iterable[After]) -> Iterable[After]:
+    """What an operation may wait for at a site. What is not at the site cannot come there."""
+    return (one for one in befores if site in one.sites and is_meta_id(one.resource))
+
+
+class RecentChanges:
+    """The replicants that clients named and changed at this site last, for each service."""
+
+    def __init__(self) -> None:
+        self._by_service: dict[str, BoundedMap[str, None]] = {}
+
+    def note(self, service: str, meta_id: str) -> None:
+        known = self._by_service.setdefault(service, BoundedMap(_MOST_EARLIER))
+        known.pop(meta_id, None)
+        known[meta_id] = None
+
+    def others(self, service: str, own: str) -> list[str]:
+        return [one for one in self._by_service.get(service, ()) if one != own]
+
+    def forget(self, service: str, meta_id: str) -> None:
+        """All sites have settled it."""
+        self._by_service[service].pop(meta_id, None)
+
+
+def may_be_early(outcome: Outcome) -> bool:
+    """Whether a service may have refused something only because what it needs is not there yet."""
+    kept = decode_response(outcome.output) if outcome.result is Result.KO else None
+    return kept is not None and kept.status in _MISSING

@@ -247,7 +247,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
     kind: str = ""  # what it does to `part` of the resource, by a rule; see interpretation.py
     part: str = ""
+    to: str = ""  # of a move: the new path
     after: tuple[After, ...] = ()
+    earlier: tuple[After, ...] = ()  # what it may refer to by a name; see order.py
     session: str = ""  # it completes a session of this name, and its body is all that was in it; see session_content.py
     state: bool = False  # sets the whole state, as a repair has read it at one site; see restoration.py
     made_at: str = ""  # with `state`: where a POST creates it, if there is none; empty if a PUT does that
@@ -341,7 +343,7 @@ def check_request(request: Request) -> None:
         raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
     if request.state and request.method != "PUT":
         raise PayloadError(f"{request.method} does not set a whole state")
-    if any(map(leaves_service, (request.path, request.item, request.made_at))):
+    if any(map(leaves_service, (request.path, request.item, request.to, request.made_at))):
         raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
     if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):
         raise PayloadError(f"'{printable(shortened(named))}' makes another request of it than its method and path say")

@@ -13,21 +13,23 @@ import os
 
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler, RandomBytes
-from cheops.backends.http.ids import META_ID, meta_id_of
+from cheops.backends.http.ids import META_ID, Form, meta_id_of, to_meta
 from cheops.backends.http.interpretation import (
     WHOLE,
     BufferedRequest,
     Meaning,
     buffered,
     meaning_of,
-    needs_body,
     paths_at,
+    refuse_by_rule,
     refuse_unexplained,
     refuse_unexplained_query,
+    rule_about_body,
     rule_for,
 )
 from cheops.backends.http.locations import Locations
-from cheops.backends.http.paths import canonical, is_listed, joined, split_target, trimmed
+from cheops.backends.http.moves import check_move, current_name, refuse_old_name
+from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, joined, split_target, trimmed
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
@@ -37,9 +39,10 @@ from cheops.backends.http.request import (
     target_of,
 )
 from cheops.backends.http.session_handler import SessionHandler
-from cheops.backends.http.submission import is_collection
+from cheops.backends.http.submission import is_collection, is_deleted, sites_of
+from cheops.backends.http.translation import form_of
 from cheops.config.request_rules import first_match
-from cheops.config.service_rules import REPLICANTS, RuleKind, ServiceRules
+from cheops.config.service_rules import REPLICANTS, Rule, RuleKind, ServiceRules
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
@@ -87,17 +90,20 @@ class HttpReplication:
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         if route is not None:
             self._check(service, route)
-        head = incoming.head
-        found = rule_for(self._rules(service), head.method, head.target, head.headers)
+        head, body = incoming.head, None
+        if head.method not in SAFE_METHODS:
+            incoming = await self._with_what_it_is_about(service, incoming)
+            body = incoming.content if isinstance(incoming, BufferedRequest) else None
+        found = rule_for(self._rules(service), head.method, head.target, head.headers, body)
         if found and found[0].step:
             return await self._sessions.handle(service, incoming, route, *found)
         if found and found[0].of == REPLICANTS and route:
             await self._refuse_not_replicated(service, head, route)
-        if incoming.head.method not in SAFE_METHODS:
-            incoming = await self._with_what_it_is_about(service, incoming)
+        if head.method not in SAFE_METHODS:
             meaning = self._meaning(service, incoming)
-            if meaning is not None and meaning.kind is RuleKind.NEVER:
-                return await self._handle_never(service, incoming, route, meaning)
+            if meaning is not None and meaning.kind is RuleKind.REFUSE and meaning.rule:
+                await self._refuse_if_replicated(service, incoming, route, meaning.rule)
+                return await self._reads.local(service, incoming.head, incoming)
             if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
                 return await self._handle_by_rule(service, incoming, route, meaning)
             if self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
@@ -130,13 +136,15 @@ class HttpReplication:
     async def _with_what_it_is_about(self, service: str, incoming: IncomingRequest) -> IncomingRequest:
         """The request, with its body in memory if a rule needs that."""
         head = incoming.head
-        found = rule_for(self._rules(service), head.method, head.target, head.headers)
-        return await buffered(incoming, found[0]) if found and needs_body(found[0]) else incoming
+        rule = rule_about_body(self._rules(service), head.method, head.target, head.headers)
+        return await buffered(incoming, rule) if rule else incoming
 
     def _meaning(self, service: str, incoming: IncomingRequest) -> Meaning | None:
         """Raises ClientError."""
         head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
         rules = self._rules(service)
+        if body and form_of(head) is Form.JSON:  # as the operation will have it: with meta-ids
+            body = to_meta(body, self._reads.response_ids(service, head))
         target = joined(
             self._copies.index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
             split_target(head.target)[1],
@@ -150,11 +158,23 @@ class HttpReplication:
             if route is None or self._node.name in route.sites:
                 return await self._reads.local(service, incoming.head, incoming)
             return await self._reads.at_nearest(service, incoming, route.sites, incoming.head.target)
-        meta_id = meaning.meta_id(service)
+        path = self._changes.public_path(service, incoming.head)
+        if not meaning.is_named or (meaning.rule and meaning.rule.is_of_service_id and meaning.item != WHOLE):
+            return await self._change_of_service_id(service, incoming, route, meaning)
+        found = self._copies.index.whose_path(service, meaning.item)  # also where it was moved to
+        meta_id = found or meaning.meta_id(service)
         sites = await self._locations.known_here(meta_id)
         if not sites and route is None:
+            if meaning.kind is RuleKind.MOVE:
+                check_move(self._copies.index, service, meta_id, meaning)
             return await self._reads.local(service, incoming.head, incoming)  # nothing of it is replicated
-        path = canonical(split_target(incoming.head.target)[0])
+        refuse_old_name(service, await self._node.pump.replica(meta_id), meaning)
+        if meaning.kind is RuleKind.MOVE:
+            if not sites:
+                raise _nothing_replicated(meaning.item, incoming.head, route)
+            check_move(self._copies.index, service, meta_id, meaning)
+            if await self._is_taken(service, meta_id, meaning.to):
+                raise ClientError(f"a replicated resource is at {meaning.to} already", status=409)
         target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
         return await self._changes.change_by_rule(service, incoming, target, sites or (route.sites if route else ()))
 
@@ -165,21 +185,53 @@ class HttpReplication:
             path = printable(shortened(split_target(head.target)[0]))
             raise ClientError(f"{path} is not replicated at {listed(route.sites)}", status=404)
 
-    async def _handle_never(
+    async def _refuse_if_replicated(
+        self, service: str, incoming: IncomingRequest, route: Replicas | None, rule: Rule
+    ) -> None:
+        """Raises ClientError: a change that no other site could repeat must not be made to what is replicated."""
+        replicated = await self._replicated(service, incoming, rule)
+        if route is not None or replicated:
+            refuse_by_rule(service, incoming.head, rule, replicated)
+
+    async def _replicated(self, service: str, incoming: IncomingRequest, rule: Rule) -> str:
+        """What a request is about that is replicated; empty if nothing is. By default that is what its path leads to,
+        or is below; if the rule says of what it is, only that."""
+        head, index = incoming.head, self._copies.index
+        path, query = split_target(head.target)
+        if index.is_at(service, WHOLE):
+            return "the whole service"
+        paths = [trimmed(canonical(path))]
+        if rule.of:
+            values = rule.match(head.method, canonical(path), query) or {}
+            body = incoming.content if isinstance(incoming, BufferedRequest) else None
+            paths = paths_at(rule, rule.of, values, head.headers, query, body)
+        elif target_of(index, service, path) is not None:
+            return paths[0]
+        for one in paths:
+            found = index.whose_path(service, one) or meta_id_of("path", service, one)
+            if await self._locations.known_here(found):
+                return one
+        return ""
+
+    async def _change_of_service_id(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
     ) -> Response:
-        """What a rule says is never replicated goes to the service here, unless it is about a replicant."""
-        head, rule = incoming.head, meaning.rule
-        assert rule is not None  # noqa: S101 - it is by a rule
-        path, query = split_target(head.target)
-        values = rule.match(head.method, canonical(path), query) or {}
-        body = incoming.content if isinstance(incoming, BufferedRequest) else None
-        paths = paths_at(rule, rule.of, values, head.headers, query, body) if rule.of else [trimmed(canonical(path))]
-        known = [one for one in paths if await self._locations.known_here(meta_id_of("path", service, one))]
-        if route is None and not known:
-            return await self._reads.local(service, head, incoming)
-        about = f", and it is about {printable(shortened(known[0]))}" if known else ""
-        raise ClientError(f"'{rule}' is never replicated{about}{rule.why and ': ' + rule.why}", status=422)
+        """A change by a rule of what has an id that the service gave: it exists already, or it is not replicated."""
+        if not meaning.is_named:
+            item = f"{collection_of(meaning.item)}/{ID}"
+            path = self._changes.public_path(service, incoming.head)
+            target = Target(meaning.meta_id(service), path, item, meaning.part, meaning=meaning)
+            return await self._changes.change(service, incoming, target)
+        if route is not None:
+            raise _nothing_replicated(meaning.item, incoming.head, route)
+        return await self._reads.local(service, incoming.head, incoming)
+
+    async def _is_taken(self, service: str, meta_id: str, path: str) -> bool:
+        """Whether another replicant has a name, here or at another site."""
+        other = meta_id_of("path", service, path)
+        replica = await self._node.pump.replica(other)
+        is_there = bool(sites_of(replica)) and not is_deleted(replica) and current_name(replica) in ("", path)
+        return other != meta_id and is_there
 
     async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
         if route is not None:
@@ -232,11 +284,7 @@ class HttpReplication:
             return await self._changes.forward(service, incoming, route.sites)
         if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
             return await self._changes.change(service, incoming, target)  # created, but not at this site yet
-        raise ClientError(
-            f"nothing that is replicated is at {incoming.head.target}, so {method} cannot be done at "
-            f"{' & '.join(route.sites)}; without '&' it goes to one site",
-            status=404,
-        )
+        raise _nothing_replicated(incoming.head.target, incoming.head, route)
 
     async def _handle_local(self, service: str, incoming: IncomingRequest) -> Response:
         head = incoming.head
@@ -272,3 +320,12 @@ class HttpReplication:
         without_service = [site for site in route.sites if site in known and known[site].lacks(service)]
         if without_service:
             raise ClientError(f"there is no service '{service}' at {listed(without_service)}")
+
+
+def _nothing_replicated(place: str, head: RequestHead, route: Replicas | None) -> ClientError:
+    where = " & ".join(route.sites) if route else "all sites"
+    return ClientError(
+        f"nothing that is replicated is at {printable(shortened(place))}, so {head.method} cannot be done at {where}; "
+        "without '&' it goes to one site",
+        status=404,
+    )

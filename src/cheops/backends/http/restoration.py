@@ -13,8 +13,8 @@ import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.existing import Task, outcome_of
-from cheops.backends.http.ids import Form, text_to_local, to_meta
-from cheops.backends.http.interpretation import drop_members, meaning_of, rule_for
+from cheops.backends.http.ids import Form, meta_ids_in, text_to_local, to_meta
+from cheops.backends.http.interpretation import drop_members, meaning_of
 from cheops.backends.http.order import after, touched
 from cheops.backends.http.paths import collection_of, last_segment
 from cheops.backends.http.payload import (
@@ -100,7 +100,8 @@ class Restoration:
         )
         request = self._by_rule(service, request, meta_id, body)
         check_rules(service, request)
-        others = touched(self._copies.index, service.name, with_body(request, body), meta_id)
+        named = meta_ids_in(body.decode("utf-8", "replace"))
+        others = touched(self._copies.index, service.name, request, meta_id, named)
         befores = [after(await self._load(one)) for one in others]
         request = msgspec.structs.replace(request, after=tuple(filter(None, befores)))
         if len(body) <= MAX_INLINE_BYTES:
@@ -126,15 +127,15 @@ class Restoration:
     def _by_rule(service: ServiceConfig, request: Request, meta_id: str, body: bytes) -> Request:
         """The request as the rules of the service explain it, if they do; raises ClientError if it is no PUT of it."""
         rules = service.replication.rules
-        if rule_for(rules, PUT_METHOD, request.path) is None:
-            return request
         meaning = meaning_of(rules, PUT_METHOD, request.path, request.headers, body)
-        is_put = meaning is not None and meaning.kind is RuleKind.PUT and not meaning.part
-        if meaning is None or not is_put or meaning.meta_id(service.name) != meta_id:
+        if meaning is None:
+            return request
+        is_own = meaning.item == request.item if request.named else meaning.meta_id(service.name) == meta_id
+        if not is_own or meaning.kind is not RuleKind.PUT or meaning.part:
             raise _refused(
                 f"by services.{service.name}.rules, PUT {printable(shortened(request.path))} does not set its state"
             )
-        return msgspec.structs.replace(request, kind=meaning.kind.value, item=meaning.item, named=True)
+        return msgspec.structs.replace(request, kind=meaning.kind.value)
 
     # -- write ---------------------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class Restoration:
         where = task.request.made_at
         request = msgspec.structs.replace(task.request, method=CREATE_METHOD, path=where, state=False, made_at="")
         check_rules(task.service, request)
-        if request.kind and _created(task.service, request, content) != task.meta_id:
+        if request.kind and not _creates(task.service, request, content, task.meta_id):
             return Outcome(Result.KO, f"by the rules of this site, {CREATE_METHOD} {where} does not create it")
         path = text_to_local(where, self._copies.index.local_of, Form.URL)
         body = _without_mentions(content, task.meta_id) if request.is_json else content
@@ -196,7 +197,7 @@ class Restoration:
                 raise
             return Outcome(Result.KO, f"it may have been created, and its id is not known: {error}")
         result = task.result(CREATE_METHOD, reply.status)
-        copy = self._sender.new_copy(task.service, task.meta_id, request, reply) if result is Result.OK else None
+        copy = self._sender.new_copy(task.service, task.meta_id, request, reply, body) if result is Result.OK else None
         if copy is None:  # a POST must not be repeated while nobody knows what the first one did
             result = Result.RETRY if result is Result.RETRY else Result.KO
             return outcome_of(task, result, self._sender.kept(task.service, path, reply))
@@ -249,17 +250,21 @@ def _creation_path(replica: Replica, copy: Copy) -> str:
     return "" if copy.is_named else collection_of(copy.item)
 
 
-def _created(service: ServiceConfig, request: Request, content: bytes) -> str:
-    """What a request creates, by the rules of a service."""
+def _creates(service: ServiceConfig, request: Request, content: bytes, meta_id: str) -> bool:
+    """Whether a request creates a resource, by the rules of a service."""
     meaning = meaning_of(service.replication.rules, request.method, request.path, request.headers, content)
-    return meaning.meta_id(service.name) if meaning and meaning.kind is RuleKind.CREATE else ""
+    if meaning is None:
+        return not request.named  # plain REST: the service gives the id
+    is_own = not meaning.item or meaning.meta_id(service.name) == meta_id
+    return meaning.kind is RuleKind.CREATE and is_own
 
 
 def _is_about_a_part(request: Request, copy: Copy) -> bool:
     """Whether an operation is about something below the resource, or does something to it that no state shows."""
-    if request.base or request.creates or request.state:
+    if request.base or request.creates or request.state or request.to:
         return False
-    is_whole = request.path.rstrip("/").lower() == copy.path.rstrip("/").lower()
+    names = (copy.path, request.item) if copy.is_named else (copy.path,)  # it may have been moved since
+    is_whole = request.path.rstrip("/").lower() in (name.rstrip("/").lower() for name in names)
     return bool(request.part) or not is_whole or request.method not in (PUT_METHOD, "PATCH")
 
 

@@ -6,10 +6,12 @@ has no credentials in it, and if it is about the resource that it names.
 
 from cheops.backends.http.copies import Copy
 from cheops.backends.http.ids import meta_id_of
+from cheops.backends.http.moves import had_name
 from cheops.backends.http.paths import canonical, filled, item_of, trimmed
 from cheops.backends.http.payload import PayloadError, Request
 from cheops.config.request_rules import first_match
 from cheops.config.services import ServiceConfig
+from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.text import printable, shortened
 
@@ -34,19 +36,20 @@ def refuse_never(service: ServiceConfig, method: str, path: str) -> None:
         )
 
 
-def check_place(service: ServiceConfig, request: Request, meta_id: str, copy: Copy | None) -> None:
+def check_place(
+    service: ServiceConfig, request: Request, meta_id: str, copy: Copy | None, replica: Replica | None = None
+) -> None:
     """Raises PayloadError for an operation that would change something else than its own resource. What a rule
     explains is checked by that rule, once its body is here: `interpretation.check_meaning`."""
-    path = trimmed(request.path)
-    if request.kind:
-        own = trimmed(request.item)
-        is_own = request.named and meta_id == meta_id_of("path", service.name, own)
-    elif request.item and request.named:
-        own = trimmed(request.item)
-        is_own = path == own and meta_id == meta_id_of("path", service.name, own) and not request.made_at
+    path, own = trimmed(request.path), trimmed(request.item)
+    if request.named and (request.kind or request.item):
+        is_own = meta_id == meta_id_of("path", service.name, own) or had_name(replica, own)
+        is_own = is_own and (bool(request.kind) or (path == own and not request.made_at))
     elif request.state:
         is_own = _is_same(path, filled(request.item, meta_id))
         is_own = is_own and item_of(trimmed(request.made_at), service.replication.items) == request.item
+    elif request.kind:
+        is_own = True  # the meta-id is in its path or its body: `check_meaning`
     elif request.deletes:
         is_own = _is_same(path, filled(request.item, meta_id))
     elif request.creates:

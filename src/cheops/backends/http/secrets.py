@@ -99,6 +99,9 @@ class _NoIds:
     def of_number(self, _number: int, _place: tuple[str | None, ...]) -> None:
         return None
 
+    def of_name(self, _name: str, _place: tuple[str | None, ...]) -> None:
+        return None
+
 
 class _JsonNames(MetaIdTranslator):
     """Looks at the name of every member of a JSON text, in pieces."""

@@ -275,14 +275,25 @@ class OperationSender:
 
     # -- responses ----------------------------------------------------------------------------------------
 
-    def new_copy(self, service: ServiceConfig, meta_id: str, request: Request, reply: ServiceReply) -> Copy | None:
+    def new_copy(
+        self,
+        service: ServiceConfig,
+        meta_id: str,
+        request: Request,
+        reply: ServiceReply,
+        body: bytes | Path = b"",
+    ) -> Copy | None:
         """The copy that the response to a create names; None if it names no id."""
         if request.named:
-            local_id = last_segment(request.item)
-            return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True, client=request.client)
-        if place := rule_id(service.replication.rules, request):
+            before = self._copies.index.copies.get(meta_id)
+            item = trimmed(request.to or (before.item if before else request.item))
+            return Copy(meta_id, service.name, item, last_segment(item), is_named=True, client=request.client)
+        if place := rule_id(service.replication.rules, request, body):
             id_ = id_at(place, reply.headers, reply.body)
-            return Copy(meta_id, service.name, request.item, id_, client=request.client) if id_ else None
+            is_number = isinstance(id_, int)
+            return (
+                Copy(meta_id, service.name, request.item, str(id_), is_number, client=request.client) if id_ else None
+            )
         found = id_in(reply.body, service.replication.id) if service.replication.id else None
         if found is not None:
             is_number = isinstance(found, int)

@@ -355,7 +355,7 @@ async def _whole(response: Response) -> Response:
 
 def _handle_in(step: SessionStep, response: Response, service: str) -> str:
     content = response.body if isinstance(response.body, bytes) else b""
-    handle = id_at(step.id, response.headers, content)
+    handle = str(id_at(step.id, response.headers, content))
     if not handle:
         raise ClientError(
             f"the service opened a session ('{step.session}' of {service}) at one site, and its response has no handle "

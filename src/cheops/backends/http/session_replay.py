@@ -58,7 +58,7 @@ async def send_session(sender: OperationSender, task: Task, path: str) -> Servic
     if not _is_done(reply):
         return reply
     assert first.rule.step is not None  # noqa: S101 - `_checked` has looked
-    text = id_at(first.rule.step.id, reply.headers, reply.body)
+    text = str(id_at(first.rule.step.id, reply.headers, reply.body))
     if not text:
         raise PayloadError(f"the service opened a session, and its response has no handle at {first.rule.step.id}")
     handle = _next(task.service, first.rule, _Handle(text), reply)

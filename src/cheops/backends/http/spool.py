@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from cheops.backends.http.ids import META_ID_BYTES
 from cheops.backends.http.payload import MAX_INLINE_BYTES
 from cheops.errors import ClientError
 from cheops.gateway.interfaces import close_body
@@ -12,6 +13,7 @@ from cheops.node.node import Node
 from cheops.store.files import FileWriter
 
 _BLOCK = 1024 * 1024
+_ID_BYTES = 40  # a meta-id, and what may not be before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +63,16 @@ async def write_body(
             await asyncio.to_thread(writer.write, bytes(block))
             block.clear()
     await asyncio.to_thread(writer.write, bytes(block))
+
+
+async def noting_ids(body: AsyncIterator[bytes], found: dict[str, None]) -> AsyncIterator[bytes]:
+    """A body, whose meta-ids are in `found` at its end."""
+    kept = b""
+    try:
+        async for piece in body:
+            data = kept + piece
+            found.update(dict.fromkeys(one.decode().lower() for one in META_ID_BYTES.findall(data)))
+            kept = data[-_ID_BYTES:]  # an id may be shared by two pieces
+            yield piece
+    finally:
+        await close_body(body)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from cheops.backends.http.moves import current_name
 from cheops.backends.http.paths import filled, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -175,7 +176,8 @@ def _request(op: Operation) -> Request:
 
 
 class Creation(NamedTuple):
-    """Where a resource was created: `item` as an operation has it (see `payload.Request`), `path` for clients."""
+    """Where a resource was created, or moved to since: `item` as an operation has it (see `payload.Request`), and
+    `path` for clients."""
 
     item: str
     path: str
@@ -188,8 +190,9 @@ def creation_of(replica: Replica) -> Creation | None:
     for op in operations(replica):
         request = _request(op)
         if request.creates or request.state or _is_put_by_rule(request):
-            path = request.item if request.named else filled(request.item, replica.resource)
-            return Creation(request.item, trimmed(path), request.named, request.client)
+            item = request.item if not request.named else current_name(replica) or request.item
+            path = item if request.named else filled(item, replica.resource)
+            return Creation(item, trimmed(path), request.named, request.client)
     return None
 
 
@@ -231,7 +234,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
-    return msgspec.structs.replace(request, ticket="", headers=(), after=(), host=""), command.files
+    return msgspec.structs.replace(request, ticket="", headers=(), after=(), earlier=(), host=""), command.files
 
 
 MEDIA_TYPE = "application/problem+json"

@@ -1,11 +1,12 @@
 """Bodies on their way through the gateway: which ids in them belong to replicants, and how they are translated.
 
-A long id is recognized anywhere. A number or a word is an id only where a collection has its ids:
+A UUID, or another long hexadecimal number, is recognized as the whole of a string or of a member's name, and in URLs.
+Any other id is one only where a collection has its ids:
 
     the response's own item, and the list that it is      {"id": 5}, [{"id": 5}], {"images": [{"id": 5}]}
     lists named like a collection below or beside it      {"comments": [{"id": 5}]}
     things named like one of a collection beside it       {"post": {"id": 5}}
-    members that the configuration names (`refs`)         {"postId": 5}
+    members that the configuration names (`refs`)         {"postId": 5}, {"posts": {"5": {…}}}
 """
 
 import re
@@ -23,6 +24,7 @@ from cheops.config.services import ReplicationConfig, ServiceConfig
 from cheops.gateway.headers import Headers, RequestHead, first, without
 from cheops.gateway.interfaces import Body, Response, StreamedBody, UpstreamError, close_body
 
+_BLANK = re.compile(r"\s")
 _AUTHORITY = re.compile(r"(?:^|:)//([^/?#]*)")
 
 
@@ -56,6 +58,13 @@ class ResponseIds:
 
     def of_number(self, number: int, place: JsonPath) -> str | None:
         return self._at_place(str(number), place)
+
+    def of_name(self, name: str, place: JsonPath) -> str | None:
+        """Names of members are ids where `refs` says that the object holds things of a collection."""
+        if meta_id := self._index.anywhere(name):
+            return meta_id
+        collection = self._refs.get(_name(place))
+        return self._index.in_collection(self._service, collection, name) if collection else None
 
     def in_header(self, value: str) -> str:
         """A `Location` or `Link` with meta-ids."""
@@ -119,7 +128,7 @@ class ResponseIds:
         stops = [place for sign in "?#" if (place := url.find(sign, start)) >= 0]
         stop = min(stops, default=len(url))
         path = url[start:stop]
-        if "/" not in path:
+        if "/" not in path or _BLANK.search(path):  # with a blank it is a text for people
             return None
         is_ours = authority is None or self._hosts is None or host_of(authority[1]) in self._hosts
         translated = self._index.path_with_meta_ids(self._service, path, by_place=is_ours)
