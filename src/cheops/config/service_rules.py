@@ -154,8 +154,10 @@ class ServiceRules:
         return any(rule.of == SERVICE for rule in self.rules)
 
     @property
-    def has_sessions(self) -> bool:
-        return any(rule.step for rule in self.rules)
+    def need_all_requests(self) -> bool:
+        """Whether any request may concern what is replicated, also at a site that has nothing of it yet: it may belong
+        to a session, or its body may have the id of a resource."""
+        return any(rule.step or (rule.is_of_service_id and "{$." in rule.of) for rule in self.rules)
 
     def matching(
         self, method: str, path: str, query: str, headers: Iterable[tuple[str, str]] = ()

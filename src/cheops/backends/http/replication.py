@@ -252,7 +252,7 @@ class HttpReplication:
 
     def _is_watched(self, service: str) -> bool:
         """Whether the agent must see all requests, also before there are replicants."""
-        return self._searches(service) or self._rules(service).has_sessions
+        return self._searches(service) or self._rules(service).need_all_requests
 
     def _is_never(self, service: str, method: str, path: str) -> bool:
         never = self._node.config.services[service].replication.never
