@@ -109,10 +109,8 @@ def test_a_swap_that_both_sides_won_is_shown_and_reads_are_not_logged(sites: App
     assert ok(sites, "site3", "POST /kv/get", {"key": "lock"})["value"] in ("free", "site2")
     wan.heal()
     (resource,) = sites.statuses("site1")
-    for site in SITES:
-        until(
-            lambda site=site: logged(sites, site, resource) == ["action swap", "action swap", "put"], "for both swaps"
-        )
+    both = ["action swap", "action swap", "put"]
+    until(lambda: [logged(sites, site, resource) for site in SITES] == [both] * 3, "for both swaps")
     said = sites.settled()
     must_be_true(said, [state(sites, site) for site in SITES])
     assert said == {site: {"DIVERGED"} for site in SITES}
