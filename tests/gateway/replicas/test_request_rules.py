@@ -99,6 +99,12 @@ def test_what_is_written_on_both_sides_of_a_cut_ends_equal(sites: AppSites, wan:
     equal(sites, o={"a": "second"}, tags={})
 
 
+def logged(sites: AppSites, site: str, resource: str) -> list[str]:
+    """The types of the operations that a site knows."""
+    log = json.loads(sites.rig.request(site, "GET", f"/api/v1/resources/{resource}/log"))
+    return sorted(op["type"] for op in log["operations"])
+
+
 def test_a_swap_that_both_sides_won_is_shown_and_reads_are_not_logged(sites: AppSites, wan: Wan) -> None:
     ok(sites, "site1", "POST /kv/put", {"key": "lock", "value": "free"})
     equal(sites, kv={"lock": "free"})
@@ -107,12 +113,12 @@ def test_a_swap_that_both_sides_won_is_shown_and_reads_are_not_logged(sites: App
         assert ok(sites, site, "POST /kv/swap", {"key": "lock", "old": "free", "new": site}) == {"done": True}
     assert ok(sites, "site3", "POST /kv/get", {"key": "lock"})["value"] in ("free", "site2")
     wan.heal()
+    (resource,) = sites.statuses("site1")
+    both = ["action swap", "action swap", "put"]
+    until(lambda: [logged(sites, site, resource) for site in SITES] == [both] * 3, "for both swaps")
     said = sites.settled()
     must_be_true(said, [state(sites, site) for site in SITES])
     assert said == {site: {"DIVERGED"} for site in SITES}
-    (resource,) = sites.statuses("site1")
-    log = json.loads(sites.rig.request("site1", "GET", f"/api/v1/resources/{resource}/log"))
-    assert sorted(op["type"] for op in log["operations"]) == ["action swap", "action swap", "put"]
     # A write of the whole heals it.
     ok(sites, "site3", "POST /kv/put", {"key": "lock", "value": "free"})
     until(lambda: [state(sites, site)["kv"] for site in SITES] == [{"lock": "free"}] * 3, "for the lock to be free")
