@@ -224,6 +224,18 @@ def test_a_move_and_changes_under_both_names(sites: AppSites, wan: Wan) -> None:
     assert "/o/a" not in deletion
 
 
+def test_what_was_moved_is_repaired_where_it_is(sites: AppSites) -> None:
+    ok(sites, "site1", "PUT /o/a", 1)
+    equal(sites, o={"a": 1})
+    ok(sites, "site2", "PATCH /o/a", {"to": "b"}, scope="")
+    equal(sites, o={"b": 1})
+    assert sites.direct("site3", "PUT", "/o/b", 2).status == 200
+    (resource,) = sites.statuses("site1")
+    kind = {"Content-Type": "application/json"}
+    sites.rig.request("site1", "POST", f"/api/v1/resources/{resource}/resolve", '{"resolution": "state"}', kind)
+    equal(sites, o={"b": 1})
+
+
 def test_two_resources_are_never_at_one_path(sites: AppSites, wan: Wan) -> None:
     """The service would replace what is at the new name, at each site another one."""
     ok(sites, "site1", "PUT /o/a", "moved")

@@ -48,6 +48,15 @@ def service(name: str = "s3") -> ServiceConfig:
         ({"match": "PUT /{u}", "completes": "u"}, "'is' is missing"),
         ({"match": "PUT /a", "is": "put", "of": "replicants"}, "only a read is 'of: replicants'"),
         ({"match": "PUT /a", "is": "session"}, "expected what a request does"),
+        ({**USES, "has": "$.id"}, "it belongs to the rule that completes the session"),
+        (
+            {"match": "PUT /{u}", "completes": "u", "is": "put", "has": "$.id"},
+            "a request of a session is known by its path, query and headers",
+        ),
+        (
+            {"match": "PUT /a", "is": "refuse", "why": "x", "of": "service"},
+            "what is refused is about some resources: leave 'of' out",
+        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(rule: dict[str, Any], message: str) -> None:
