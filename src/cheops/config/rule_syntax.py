@@ -23,11 +23,12 @@ from cheops.config.service_rules import (
     references,
 )
 from cheops.config.session_rules import OPTIONS, SessionRole, SessionStep, read_step
-from cheops.config.values import ValueType
+from cheops.config.values import ValueType, choice
 from cheops.matrix_file import matrix_within
 from cheops.text import listed, nearest, printable, shortened
 from cheops.yaml_file import Value, parse_yaml
 
+ERRORS = choice(("problem", "openstack", "kubernetes", "s3", "plain"), str)
 _METHOD = re.compile(r"[A-Z]{1,32}|\*")
 _PLACE = re.compile(r"\$(?:\.[A-Za-z_][\w-]*){1,8}|(?:query|form|header|xml):[\w.-]{1,100}")
 _JSON_MEMBER = re.compile(r"\$(\.[A-Za-z_][\w-]*){1,8}")
@@ -47,7 +48,7 @@ def rule_sets() -> tuple[str, ...]:
 def rule_set(name: str) -> ServiceRules:
     """A set that comes with Cheops."""
     file = resources.files("cheops.rules") / f"{name}.yaml"
-    optional = ("query", "local", "items", "refs", "matrix", "ignore", "protobuf")
+    optional = ("query", "local", "items", "refs", "matrix", "ignore", "protobuf", "errors")
     root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=optional)
     rules = tuple(_read_rule(one) for one in root["rules"].items())
     return ServiceRules(
@@ -60,6 +61,7 @@ def rule_set(name: str) -> ServiceRules:
         matrix_within(root["matrix"]).matrix.entries if "matrix" in root else (),
         read_members(root["ignore"]) if "ignore" in root else frozenset(),
         _read_protobuf(root["protobuf"]) if "protobuf" in root else ProtobufBodies(),
+        ERRORS.read(root["errors"]) if "errors" in root else "",
     )
 
 
@@ -88,6 +90,7 @@ def _read_rules(value: Value) -> ServiceRules:
         tuple(entry for one in sets for entry in one.matrix),
         frozenset[tuple[str, ...]]().union(*(one.ignore for one in sets)),
         next((one.protobuf for one in sets if one.protobuf.type), ProtobufBodies()),
+        next((one.errors for one in sets if one.errors), ""),
     )
 
 

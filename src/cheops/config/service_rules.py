@@ -144,6 +144,7 @@ class ServiceRules:
     matrix: tuple[Entry, ...] = ()  # how their operations combine
     ignore: frozenset[tuple[str, ...]] = frozenset()  # members that `verify` does not compare
     protobuf: ProtobufBodies = field(default_factory=ProtobufBodies)
+    errors: str = ""  # the shape of errors of Cheops that their clients understand
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

@@ -19,7 +19,7 @@ from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.body_members import MEMBERS, read_items, read_refs
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
-from cheops.config.rule_syntax import SERVICE_RULES
+from cheops.config.rule_syntax import ERRORS, SERVICE_RULES
 from cheops.config.service_credentials import (
     HEADER,
     AuthConfig,
@@ -30,7 +30,7 @@ from cheops.config.service_credentials import (
 )
 from cheops.config.service_rules import ServiceRules
 from cheops.config.service_tls import UpstreamTls, check_upstream_tls
-from cheops.config.settings import REQUIRED, Section, inline, place, section, setting
+from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, VERIFY_EVERY, VERIFY_EVERY_DOC, TypeConfig
 from cheops.config.values import (
     BOOLEAN,
@@ -51,7 +51,6 @@ from cheops.yaml_file import Value
 TYPE_PREFIX = "http:"
 READ = "GET"  # shows the state of a resource
 EXISTS = ("abort", "adopt", "overwrite")
-ERRORS = ("problem", "openstack", "kubernetes", "s3", "plain")
 FORWARD = ("client", "none")
 HOST_OF_CLIENT, HOST_OF_SERVICE = "client", "service"  # or a name
 REPLICATE_AS = ("own", "mapped")
@@ -188,10 +187,11 @@ class ReplicationConfig(Section):
         "and all requests to this site's instance pass the agent.",
     )
     errors: str = setting(
-        choice(ERRORS, str),
+        ERRORS,
         "problem",
         "The shape of errors that Cheops itself makes, so that the service's clients show them: `problem` (RFC 9457), "
-        "or as `openstack`, `kubernetes` or `s3` has them, or `plain` text. What the service answers is never changed.",
+        "or as `openstack`, `kubernetes` or `s3` has them, or `plain` text. What the service answers is never changed. "
+        "Sets of rules may have another default.",
     )
     exists: str = setting(
         choice(EXISTS, str),
@@ -301,6 +301,7 @@ class ReplicationConfig(Section):
             items=self.items + self.rules.items,
             refs=self.rules.refs + self.refs,
             ignore=self.ignore | self.rules.ignore,
+            errors=self.errors if is_set(value, "errors") else self.rules.errors or self.errors,
             matrix=self._matrix_with_sets(value),
         )
 

@@ -284,7 +284,7 @@ def test_protobuf_is_answered_and_what_cannot_be_read_is_refused(clusters: Clust
     # It has the version and uid of one site in it, which nobody could remove for the other.
     refused = clusters.sites.call("site1", "PUT", item, read.body, **as_sent)
     assert refused.status == 415
-    assert "$.metadata.creationTimestamp" in refused.json["detail"]
+    assert "$.metadata.creationTimestamp" in refused.json["message"]
     merge = {**rights, "Content_Type": "application/merge-patch+json", "Accept": PROTOBUF}
     changed = clusters.sites.call("site1", "PATCH", item, {"spec": {"replicas": 5}}, **merge)
     assert (changed.status, changed.body[:4]) == (200, b"k8s\0")

@@ -216,6 +216,8 @@ def test_the_sets_say_where_ids_are_and_how_operations_combine() -> None:
     own = "matrix: [{before: put, after: action flow, result: take-both}]"
     assert config(f"rules: node-red, {own}").matrix.commutes("put", "action flow")
     assert ("owner",) in config("rules: openstack").ignore
+    assert [config(f"rules: {name}").errors for name in ("openstack", "s3", "etcd")] == ["openstack", "s3", "problem"]
+    assert config("rules: s3, errors: plain").errors == "plain"
 
 
 NAMESPACE = bytes.fromhex(  # what `kubectl create namespace team` sends
