@@ -52,10 +52,18 @@ class Buckets:
 
     def state(self, site: str) -> Any:
         """What the service itself has."""
-        port = self.sites.own(site, self.sites.service)
-        found = self._run(site, f"http://127.0.0.1:{port}", site, "", [["state", {}]])[0]
+        found = self._seen(site)
         assert "ok" in found, found
         return found["ok"]
+
+    def _seen(self, site: str) -> Any:
+        """The same, or an error if something is deleted meanwhile."""
+        port = self.sites.own(site, self.sites.service)
+        return self._run(site, f"http://127.0.0.1:{port}", site, "", [["state", {}]])[0]
+
+    def _are_equal(self) -> bool:
+        first, second = self._seen("site1"), self._seen("site2")
+        return "ok" in first and first == second
 
     def _run(self, site: str, url: str, of: str, scope: str, calls: Any) -> list[Any]:
         argv = (python(), str(HERE / "s3_client.py"), url, str(self.base / f"s3-{of}" / "client"), scope)
@@ -65,7 +73,7 @@ class Buckets:
 
     def equal(self) -> Any:
         """Wait until both services have the same; no site may say CONVERGED before. What they have."""
-        until(lambda: self.state("site1") == self.state("site2"), "for both sites to have the same")
+        until(self._are_equal, "for both sites to have the same")
         said = self.sites.settled()
         states = [self.state(site) for site in SITES]
         must_be_true(said, states)
