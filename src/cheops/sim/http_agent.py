@@ -100,6 +100,7 @@ class Agent:
     """What HTTP replication uses of a `Node` and of the gateway (`UpstreamServices`), for one life of a site."""
 
     trouble = None
+    files = None  # the clients of the model open no sessions, and their bodies are too small for files
 
     def __init__(self, world: "HttpWorld", name: str) -> None:
         self.name = name
