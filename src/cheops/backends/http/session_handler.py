@@ -15,7 +15,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -87,11 +86,7 @@ class SessionHandler:
         self._reads = reads
         self._changes = changes
         self._locations = locations
-
-    @cached_property
-    def _sessions(self) -> OpenSessions:
-        """Those that are open; read from the disk when the first request of a session comes."""
-        return OpenSessions(self._node.config.data / FOLDER, self._node.files)
+        self._sessions = OpenSessions(node.config.data / FOLDER, node.files)
 
     async def handle(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, rule: Rule, values: dict[str, str]
