@@ -17,7 +17,7 @@ from cheops.engine.documents import Key
 from cheops.engine.events import Outcome, Result, Run, Save
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
-from cheops.log.causality import NOTHING, contains
+from cheops.log.causality import NOTHING, contains, covers
 from cheops.log.names import resource_problem
 from cheops.log.operation import FileRef, Kind, Operation, OpId, Status, Verdict
 from cheops.node.pump import Pump
@@ -221,10 +221,16 @@ def _create(name: str, context: BackendContext) -> Backend:
 
 
 def is_settled_everywhere(replica: Replica, id_: OpId) -> bool:
-    """Whether every site of a resource has settled an operation, and it failed at none: that one may try it again."""
+    """Whether every site of a resource has settled an operation, and no other operation can make it run again here: it
+    failed at no site, which may try it again, and whatever another site made without knowledge of it has arrived, and
+    has been run."""
+    if not replica.applied.is_settled:
+        return False
     for site in replica.sites:
         view, reply = replica.peers.get(site), replica.replies.get(id_, site)
         if reply is not None and reply.status in (Status.KO, Status.PENDING) and id_ not in replica.history.fates:
+            return False
+        if view is not None and not covers(replica.history.known, view.known):
             return False
         settled = replica.applied.settled if site == replica.site else view.settled if view else NOTHING
         if not contains(settled, id_):
