@@ -95,7 +95,16 @@ def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
     honest = {id_ for id_ in begun | begun_there if id_.origin.site != world.hostile}
     shared = begun & begun_there & honest if honest else begun & begun_there
     is_of_hostile = any(id_.origin.site == world.hostile for id_ in begun | begun_there)
-    return other is not None and is_of_hostile and (not shared or _has_other_root(world, replica, other))
+    if other is None or not is_of_hostile:
+        return False
+    refused = _refuses_list(world, other, replica) or _refuses_list(world, replica, other)
+    return not shared or refused or _has_other_root(world, replica, other)
+
+
+def _refuses_list(world: ByzantineWorld, replica: Replica, other: Replica) -> bool:
+    """Whether one site refuses, visibly, the list of sites that the hostile one has set at another."""
+    listing = other.history.site_list_op
+    return listing is not None and listing.origin.site == world.hostile and listing.id in replica.inbox.refused
 
 
 def _has_disputed_list(world: ByzantineWorld, replica: Replica) -> bool:
