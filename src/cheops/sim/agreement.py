@@ -97,14 +97,15 @@ def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
     is_of_hostile = any(id_.origin.site == world.hostile for id_ in begun | begun_there)
     if other is None or not is_of_hostile:
         return False
-    refused = _refuses_list(world, other, replica) or _refuses_list(world, replica, other)
+    refused = _refuses(world, other, replica) or _refuses(world, replica, other)
     return not shared or refused or _has_other_root(world, replica, other)
 
 
-def _refuses_list(world: ByzantineWorld, replica: Replica, other: Replica) -> bool:
-    """Whether one site refuses, visibly, the list of sites that the hostile one has set at another."""
+def _refuses(world: ByzantineWorld, replica: Replica, other: Replica) -> bool:
+    """Whether one site refuses, visibly, the list of sites that the hostile one has set at another, or a seal there."""
     listing = other.history.site_list_op
-    return listing is not None and listing.origin.site == world.hostile and listing.id in replica.inbox.refused
+    foreign = [listing] if listing is not None and listing.origin.site == world.hostile else []
+    return any(op.id in replica.inbox.refused for op in (*foreign, *other.history.seals))
 
 
 def _has_disputed_list(world: ByzantineWorld, replica: Replica) -> bool:
