@@ -35,6 +35,12 @@ def test_only_states_that_are_known_differ(states: tuple[dict[str, str], ...], e
     assert difference(dict(zip("abc", states, strict=False))) == expected
 
 
+def test_states_that_were_cut_off_are_never_called_equal() -> None:
+    cut = {"Status": "OK", "Output": "the beginning", "Cut": "yes"}
+    assert difference({"a": cut, "b": cut}) is None
+    assert difference({"a": cut, "b": {**cut, "Output": "another"}})
+
+
 def test_only_a_site_of_the_resource_reports(make_rig: MakeRig) -> None:
     sites = two_sites(make_rig)
     sites.make("n", "set", "echo one > n", "file")

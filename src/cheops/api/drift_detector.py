@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import aiohttp
 
-from cheops.api.forms import show_at
+from cheops.api.forms import CUT, show_at
 from cheops.api.handlers.resources import is_awaited, page_of_ids, refresh_from_peers, sites_up
 from cheops.api.views.operations import sites_of
 from cheops.api.views.status import is_deleted, is_here, is_void
@@ -193,7 +193,7 @@ def difference(states: Mapping[str, Mapping[str, str]]) -> str | None:
     first = next(iter(found))
     if differ := [site for site, state in found.items() if state != found[first]]:
         return f"the application at {in_words(differ)} differs from that at {first}, although all sites ran the same"
-    return ""
+    return None if any(CUT in state for state in states.values()) else ""
 
 
 async def record(node: Node, finding: Verified) -> None:

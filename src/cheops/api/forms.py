@@ -241,6 +241,9 @@ async def _show(node: Node, request: Request) -> Response:
     return JSONResponse(dict(zip(sites, states, strict=True)))
 
 
+CUT = "Cut"  # the output is not the whole state: that two of them are equal says nothing
+
+
 async def show_at(node: Node, who: Principal, site: str, id_: str, command: str) -> dict[str, str]:
     if site == node.name:
         return await show_here(node, who, id_, command)
@@ -261,7 +264,8 @@ async def show_at(node: Node, who: Principal, site: str, id_: str, command: str)
                 }
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return {"Status": "TIMEOUT", "Output": f"{site} is unreachable: {error or type(error).__name__}"}
-    return {name: str(state.get(name, "")) for name in ("Status", "Output")}
+    shown = {name: str(state.get(name, "")) for name in ("Status", "Output")}
+    return {**shown, CUT: "yes"} if state.get(CUT) else shown
 
 
 def check_showing(node: Node, who: Principal, replica: Replica, command: str, sites: Collection[str]) -> None:
@@ -285,7 +289,7 @@ async def show_here(node: Node, who: Principal, id_: str, command: str) -> dict[
     async with node.read_queue.place(str(who)):
         outcome = await node.backends.of_type(type_.name).read(type_.name, id_, command)
     status = {Result.OK: "OK", Result.KO: "KO"}.get(outcome.result, "TIMEOUT")
-    return {"Status": status, "Output": outcome.output}
+    return {"Status": status, "Output": outcome.output, **({CUT: "yes"} if outcome.cut else {})}
 
 
 # -- fields ----------------------------------------------------------------------------------------------

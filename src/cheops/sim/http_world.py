@@ -266,7 +266,7 @@ class HttpWorld(World):
             self.services[agent.name, service_of(rtype) or ""].forget(self.made.pop((agent.name, resource, op)))
             happened = False
         self.inject("operator resolved an unknown")
-        self.record(f"{agent.name} is told that {op} {'happened' if happened else 'did not happen'}")
+        self.record(f"the operator says at {agent.name} that {op} {'happened' if happened else 'did not happen'}")
         self.deliver(agent.name, Resolved(resource, op, happened))
 
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from cheops.api.endpoints.declaration import FreshParameters, TimeoutParameters
 from cheops.api.endpoints.resources import PLAN_REPAIR, RESOLVE
-from cheops.api.forms import check_showing, show_at
+from cheops.api.forms import CUT, check_showing, show_at
 from cheops.api.handlers.operations import timeout_of
 from cheops.api.handlers.resources import load_resource, sites_up
 from cheops.api.models import to_json
@@ -268,7 +268,8 @@ async def plan_repair(request: ApiRequest[FreshParameters]) -> RepairPlan:
         resource=replica.resource,
         overall=found.overall,
         sentence=found.sentence,
-        same=all(one["Status"] == "OK" for one in states) and len({one["Output"] for one in states}) == 1,
+        same=all(one["Status"] == "OK" and CUT not in one for one in states)
+        and len({one["Output"] for one in states}) == 1,
         sites=tuple(
             Repairable(
                 site=site,
