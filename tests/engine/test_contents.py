@@ -20,6 +20,7 @@ from cheops.log.operation import (
     Stamp,
     Statement,
     content_hash,
+    precedence,
     seal_hash,
 )
 from cheops.log.policy import Policy
@@ -201,6 +202,26 @@ def test_a_client_that_means_another_type_is_refused() -> None:
     run(lab, 3)
     assert any("the resource is of type 'other', not 'n'" in line for line in lab.output)
     assert lab.states("n", "a") == [1]
+
+
+def test_a_false_type_of_a_second_beginning_does_not_refuse_the_first() -> None:
+    lab = Lab("abm")
+    lab.make("n", COUNTER, "abm", checkpoint=None, policy=Policy())
+    lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
+    lab.partition("a", "b", "m")
+    lab.submit("m", "n", "set 1")
+    lab.run()
+    first = next(iter(lab.at("m", "n").history.ops.values()))
+    store = Origin("m", "second")
+    true = replace(first, origin=store, stamp=Stamp(first.stamp.time_ms + 1, 0, store))
+    # The false type stands: of equal stamps, the smaller hash does.
+    false = min((replace(true, rtype="other", why=str(n)) for n in range(100)), key=precedence)
+    assert precedence(false) < precedence(true)
+    for op in (false, true):
+        send(lab, "b", op, matrices=(COUNTER.matrix,))
+    send(lab, "b", first, matrices=(COUNTER.matrix,))
+    assert first.id in lab.at("b", "n").history.ops
+    assert not lab.at("b", "n").inbox.refused
 
 
 @pytest.mark.parametrize("change", [{"rtype": "other"}, {"sites": ("a", "m")}], ids=str)

@@ -51,6 +51,8 @@ from cheops.sim.workload import PROFILES
         (2480, 5, "byzantine"),
         # An operation came after the third content of an id.
         (3939, 5, "byzantine"),
+        # Of two types that a hostile site gave a name, the false one stood, and the true beginning was refused.
+        (3439, 5, "byzantine"),
         # A checkpoint held operations that no seal covers, and a site that came back refused it for ever.
         (40083, 5, "moving"),
         (7287, 5, "byzantine"),

@@ -51,7 +51,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     problem = files_problem(op.payload, replica.limits) or _stores_problem(replica, op)
     if problem is None and not endorsed:  # a site that has forgotten what the stamp contradicts has taken it: it counts
         problem = order_problem(op, replica.history)
-    others = [other for id_, one in replica.proofs.items() if contains(op.deps, id_) for other in one.operations]
+    others = _other_contents(replica, op)
     if problem is None and policy is not None:
         problem = (
             _absence(replica, op)
@@ -72,6 +72,18 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     if replica.inbox.refuse(op, problem):
         out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
     return False
+
+
+def _other_contents(replica: Replica, op: Operation) -> list[Operation]:
+    """The contents that do not stand, of operations that the author of an operation may have known, and of the one that
+    began the resource here: what begins it elsewhere is compared with that."""
+    first = replica.history.first if not op.deps else None
+    return [
+        other
+        for id_, proof in replica.proofs.items()
+        if contains(op.deps, id_) or (first is not None and id_ == first.id)
+        for other in proof.operations
+    ]
 
 
 def _listings(replica: Replica, op: Operation, others: list[Operation]) -> list[Operation]:

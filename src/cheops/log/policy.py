@@ -93,15 +93,15 @@ def operation_violation(  # noqa: PLR0913 - what a site knows beside the operati
     waiting: Iterable[Operation] = (),
 ) -> str | None:
     """Why another site's operation is refused, or None. Everything it depends on must be here. It is endorsed if a site
-    of the resource has accepted it. `others` are second contents of operations that it depends on, `waiting` are
-    operations that may depend on it."""
+    of the resource has accepted it. `others` are second contents of operations that it depends on, or of the one
+    that began the resource if it begins one itself; `waiting` are operations that may depend on it."""
     if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
     if listing is None or history.may_have_forgotten_newer(listing):
         listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
-        problem = _beginning_violation(op, policy, history, endorsed=endorsed)
+        problem = _beginning_violation(op, policy, history, others, endorsed=endorsed)
         return problem or _beginning_list_problem(op, policy, history, waiting, endorsed=endorsed)
     # Another content of the operation that set the list may have set another one, or none.
     contents = [other for other in others if other.id == listing.id]
@@ -210,8 +210,10 @@ def may_have_taken(site: str, history: History) -> bool:
     return not history.known or site in history.ever_listed
 
 
-def _beginning_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
-    """Why another site may not begin a resource, or None."""
+def _beginning_violation(
+    op: Operation, policy: Policy, history: History, others: Iterable[Operation], *, endorsed: bool
+) -> str | None:
+    """Why another site may not begin a resource, or None. Its type may be that of any content of what began it here."""
     site = op.origin.site
     if policy.operate is SiteGroup.MESH:
         return None
@@ -225,9 +227,10 @@ def _beginning_violation(op: Operation, policy: Policy, history: History, *, end
             f"another resource of this name is at {where}, and {site} is not one of its sites. "
             f"If the two are to be one, put {site} on its list: cheops sites add"
         )
-    held, other = history.ops.get(op.id), history.first or op
-    if other.rtype != op.rtype and (held is None or held.deps):
-        return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
+    held, first = history.ops.get(op.id), history.first or op
+    types = {first.rtype, *(other.rtype for other in others if other.id == first.id)}
+    if op.rtype not in types and (held is None or held.deps):
+        return f"it is of type '{op.rtype}', and a resource of this name is of type '{first.rtype}'"
     return None
 
 
