@@ -179,6 +179,10 @@ def _refusals(agent: Agent) -> None:
     assert "a command needs one site" in str(
         refused(agent.submit, "new", SubmitRequest(type="set", command="true", sites="site1 ; site2"))
     )
+    strong = SubmitRequest(type="set", command="true", sites="strong(site1 & site2)")
+    for call in (agent.submit, agent.dry_run):
+        unbuilt = refused(call, "new", strong)
+        assert (unbuilt.http_status, "the level 'strong' is not implemented yet" in str(unbuilt)) == (501, True)
     assert refused(agent.submit, "new", SubmitRequest(type="set", command="true")).http_status == 400
     seal = refused(agent.submit, "new", SubmitRequest(type="x", command="true", kind=Kind.SEAL))
     assert seal.http_status == 422

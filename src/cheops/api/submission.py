@@ -102,14 +102,18 @@ def check_names(resource: str, type_: str = "-") -> None:
 
 
 def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
-    """The sites that a bare scope names; raises ScopeError or RequestError. Sites in `also` are accepted even if they
-    were removed from the mesh: a client must be able to take them off the list of a resource."""
+    """The sites that a bare scope names; raises ScopeError, or CheopsError if no command can run there. Sites in `also`
+    are accepted even if they were removed from the mesh: a client must be able to take them off the list of a resource.
+    """
     known = node.snapshot()
     lost = {name: SiteInfo(name) for name in also if name not in known.sites}
     known = replace(known, sites={**known.sites, **lost}) if lost else known
     route = resolve(parse(text, scope_functions()), None, known, scope_functions())
     match route:
-        case One() | Replicas():
+        case One():
+            return tuple(route.sites)
+        case Replicas():
+            route.check_level()
             return tuple(route.sites)
     raise RequestError(
         f"'{shortened(text)}' does not name fixed sites: a command needs one site, or several joined by '&'"

@@ -28,6 +28,7 @@ from itertools import product
 from math import prod
 from typing import TypeAlias
 
+from cheops.errors import CheopsError
 from cheops.scope.errors import ScopeResolutionError, find_name
 from cheops.scope.functions import BUILTIN, Context, Functions, expand
 from cheops.scope.snapshot import Snapshot
@@ -52,6 +53,15 @@ class Replicas:
     @property
     def majority(self) -> int:
         return len(self.sites) // 2 + 1
+
+    def check_level(self) -> None:
+        """Raises CheopsError if replication with this level is not implemented."""
+        if self.consistency is not Consistency.EVENTUAL:
+            raise CheopsError(
+                f"the level '{self.consistency.value}' is not implemented yet; without a level replicas become equal "
+                "as soon as they can reach each other",
+                status=501,
+            )
 
 
 @dataclass(frozen=True, slots=True)

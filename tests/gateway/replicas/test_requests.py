@@ -204,6 +204,8 @@ def test_levels_that_are_not_there_yet_say_so(three: Sites, level: str) -> None:
     answer = three.call("site1", "POST", "/images", {"name": "x"}, f"{level}({EVERYWHERE})")
     assert answer.status == 501
     assert f"the level '{level}' is not implemented yet" in answer.json["detail"]
+    foreseen = three.call("site1", "POST", "/images", {"name": "x"}, f"{level}({EVERYWHERE})", Cheops_Dry_Run="1")
+    assert (foreseen.status, foreseen.json["detail"]) == (501, answer.json["detail"])
 
 
 def test_a_patch_of_what_is_not_replicated_says_so(three: Sites) -> None:

@@ -43,12 +43,11 @@ from cheops.backends.http.submission import is_collection, is_deleted, sites_of
 from cheops.backends.http.translation import form_of
 from cheops.config.request_rules import first_match
 from cheops.config.service_rules import REPLICANTS, Rule, RuleKind, ServiceRules
-from cheops.errors import CheopsError, ClientError
+from cheops.errors import ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
 from cheops.scope.route import Replicas
-from cheops.scope.tree import Consistency
 from cheops.text import listed, printable, shortened
 
 _FORM = "application/x-www-form-urlencoded"
@@ -310,12 +309,7 @@ class HttpReplication:
         return Target(meta_id_of("path", service, path), sent, path, is_named=True)
 
     def _check(self, service: str, route: Replicas) -> None:
-        if route.consistency is not Consistency.EVENTUAL:
-            raise CheopsError(
-                f"the level '{route.consistency.value}' is not implemented yet for HTTP; without a level replicas "
-                "become equal as soon as they can reach each other",
-                status=501,
-            )
+        route.check_level()
         known = self._node.snapshot().sites
         without_service = [site for site in route.sites if site in known and known[site].lacks(service)]
         if without_service:
