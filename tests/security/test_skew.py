@@ -22,51 +22,24 @@ from tests.security.test_forgery import ADD, TALLY, TYPES, begun, tally
 HOUR_MS = 3_600_000
 SKEW_MS = 60_000
 times = st.integers(0, 10**13)
-offsets = st.floats(-1e12, 1e12)
-
-
-def test_clocks_that_agree_hinder_nobody() -> None:
-    assert stamp_problem(HOUR_MS, HOUR_MS, [-20.0, 30.0], SKEW_MS) is None
-    assert stamp_problem(HOUR_MS + SKEW_MS, HOUR_MS, [0.0, 0.0], SKEW_MS) is None
-
-
-def test_a_site_whose_clock_is_ahead_hears_of_it() -> None:
-    told = stamp_problem(0, 2 * HOUR_MS, [-HOUR_MS, -HOUR_MS, 0.0], SKEW_MS)
-    assert told
-    assert "the clock of this site is 3,600 s ahead of those of other sites" in told
-    assert "only in 3,540 s" in told
 
 
 def test_a_site_that_once_was_ahead_hears_of_it() -> None:
     """Its stamps never go back; the hybrid clock goes on from the greatest."""
     clock = Clock().tick(2 * HOUR_MS).tick(HOUR_MS)
-    told = stamp_problem(clock.time_ms, HOUR_MS, [0.0, 0.0], SKEW_MS)
+    told = stamp_problem(clock.time_ms, HOUR_MS, SKEW_MS)
     assert told
     assert "stamped 3,600 s in the future" in told
+    assert "only in 3,540 s" in told
+    assert stamp_problem(HOUR_MS + SKEW_MS, HOUR_MS, SKEW_MS) is None
 
 
-def test_a_site_that_is_behind_goes_on() -> None:
-    """Also one whose clock begins in 1970 with each start: its stamps follow those that it has seen."""
-    true_ms = 500_000 * HOUR_MS
-    assert stamp_problem(true_ms, 0, [float(true_ms)] * 2, SKEW_MS) is None
-
-
-def test_one_site_alone_can_keep_nobody_from_working() -> None:
-    assert stamp_problem(HOUR_MS, HOUR_MS, [-1e12], SKEW_MS) is None
-    assert stamp_problem(HOUR_MS, HOUR_MS, [-1e12, 0.0, 10.0], SKEW_MS) is None
-    assert stamp_problem(HOUR_MS, HOUR_MS, [], SKEW_MS) is None
-
-
-@given(times, times, st.lists(offsets, min_size=2, max_size=5))
-def test_what_is_let_through_is_taken_by_the_clock_in_the_middle(
-    newest_ms: int, now_ms: int, found: list[float]
-) -> None:
+@given(times, times)
+def test_what_is_let_through_is_taken_by_most_clocks(newest_ms: int, common_ms: int) -> None:
     """The stamp that follows is one that a site with that clock takes, and the other way round."""
-    problem = stamp_problem(newest_ms, now_ms, found, SKEW_MS)
-    stamp = Clock(newest_ms).tick(now_ms).stamp(Origin("a", "1"))
-    middle_ms = now_ms + sorted(found)[(len(found) - 1) // 2]
-    is_taken = stamp.time_ms - middle_ms <= SKEW_MS
-    assert (problem is None) == is_taken or abs(stamp.time_ms - middle_ms - SKEW_MS) < 1
+    stamp = Clock(newest_ms).tick(common_ms).stamp(Origin("a", "1"))
+    is_taken = stamp.time_ms - common_ms <= SKEW_MS
+    assert (stamp_problem(newest_ms, common_ms, SKEW_MS) is None) == is_taken
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from cheops.gateway.server import Gateway
 from cheops.gateway.service_tls import listener_files
 from cheops.node.node import Node
 from cheops.peers import intake, links
+from cheops.peers.common_clock import CommonClock
 from cheops.peers.liveness import SiteState
 from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.prober import now
@@ -54,6 +55,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     results = [
         *await asyncio.to_thread(lambda: list(_configuration(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
+        *_own_clock(node.mesh.common_clock),
         *(_clock(peer) for peer in peers if peer.clock),
         *fault_checks(node),
         *trust_checks(node),
@@ -120,6 +122,13 @@ def _store(node: Node) -> Iterator[Check]:
     if node.audit.altered:
         hint = "somebody removed or changed lines while the agent was not running: 'cheops audit' shows where"
         yield _check("store", "audit log was altered", node.audit.altered, hint)
+
+
+def _own_clock(clock: CommonClock) -> Iterator[Check]:
+    if clock.is_corrected:
+        detail = f"{-clock.correction_ms / 1000:+,.0f} s against most sites"
+        hint = "set it with NTP; until then this site works with the time of most sites"
+        yield _check("clocks", "clock of this site is wrong", detail, hint)
 
 
 def _clock(peer: SiteView) -> Check:

@@ -29,7 +29,6 @@ from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, status
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
 from cheops.peers.client import NoAddressError
 from cheops.peers.endpoint import PREFIX, RequestKind
 from cheops.security.principal import Kind, Principal, Role
@@ -150,7 +149,7 @@ class DriftDetector:
 
     async def _at_rest(self, id_: str) -> Replica | None:
         """A resource that every site has just reported to have applied in the same way; None if it is not so."""
-        begun_ms = wall_ms()
+        begun_ms = self._node.now_ms()
         await refresh_from_peers(self._node, [id_], _FRESH_S)
         replica = await self._node.pump.replica(id_)
         if is_awaited(self._node, replica, begun_ms):
@@ -168,7 +167,7 @@ class DriftDetector:
         others = [site for site in sites_of(replica) if site != node.name]
         got = await asyncio.gather(*(self._tell(site, id_, differs) for site in others))
         if differs or all(got):
-            await record(node, Verified(id_, node.name, differs, wall_ms()))
+            await record(node, Verified(id_, node.name, differs, node.now_ms()))
 
     async def _tell(self, site: str, id_: str, differs: str) -> bool:
         body = {"resource": id_, "by": self._node.name, "differs": differs}

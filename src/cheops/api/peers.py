@@ -23,7 +23,6 @@ from cheops.backends.http.locations import Locations
 from cheops.engine.events import Verified
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.server import couch_routes
 from cheops.peers.endpoint import Peer, PeerEndpoint, PeerResponse, PeerService, RequestKind, json_body
@@ -85,7 +84,7 @@ async def _verified(node: Node, peer: Peer, body: bytes) -> PeerResponse:
     by = found.by if peer.site is None else peer.site
     if by not in sites_of(await node.pump.replica(found.resource)):
         raise ForbiddenError(f"{printable(by)} is not involved in this resource", "site not involved")
-    await record(node, Verified(found.resource, by, printable(shortened(found.differs, 1_000)), wall_ms()))
+    await record(node, Verified(found.resource, by, printable(shortened(found.differs, 1_000)), node.now_ms()))
     return json_body({})
 
 

@@ -1,71 +1,50 @@
-"""Why a site does not accept an operation now: its disk is full, or its clock is ahead of those of other sites.
+"""Why a site does not accept an operation now: its disk is full, or its stamps are ahead of the clocks.
 
 Requests of clients are refused before they fill the disk. Operations of other sites are still accepted, or the sites
 would diverge: the rest of the disk is reserved for them, for the audit log, and for deleting.
 
-A stamp is never earlier than any that this site has seen (see cheops.log.causality), so it can lie ahead of the clock
-of this site, and that clock itself can be wrong. A site whose clock is behind does no harm: its stamps follow those of
-the others. If it is ahead, the other sites would refuse its operations until their clocks reach the stamps, so it
-refuses them itself at once. No site knows the true time, so the median of the clocks of the sites that are up counts,
-if there are at least two: no single site can keep another from working.
+A stamp is never earlier than any that this site has seen (see cheops.log.causality), so after a time with a wrong clock
+it can lie ahead of the time that most sites agree on (see cheops.peers.common_clock). The other sites would refuse the
+operation until their clocks reach the stamp, so this site refuses it at once.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median_low
 
 from cheops.errors import CheopsError
-from cheops.node.pump import wall_ms
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import now
 from cheops.store.room import DiskFullError, DiskRoom
 
-_MIN_CLOCKS = 2  # of other sites: with only one, nobody knows which of the two clocks is wrong
-_LOOK_MS = 1_000  # how long the offsets are reused: with many sites, computing them takes a while
 
-
-def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew_ms: int) -> str | None:
-    """Why other sites would not accept an operation yet; None if they would, or if that is unknown.
-
-    `newest_ms` is the newest stamp that is known here, `offsets_ms` how far the clocks of other sites are ahead.
-    """
-    if len(offsets_ms) < _MIN_CLOCKS:
-        return None
-    # The lower median: of two other clocks that which is further behind, since that site would refuse the operation.
-    ahead_of_others_ms = -median_low(offsets_ms)
-    ahead_ms = max(newest_ms, now_ms) - now_ms + ahead_of_others_ms
+def stamp_problem(newest_ms: int, common_ms: float, skew_ms: int) -> str | None:
+    """Why other sites would not accept an operation yet; None if they would. `newest_ms` is the newest stamp that is
+    known here, `common_ms` the time by most clocks."""
+    ahead_ms = newest_ms - common_ms
     if ahead_ms <= skew_ms:
         return None
-    accepted_in = f"other sites would take this operation only in {(ahead_ms - skew_ms) / 1000:,.0f} s"
-    if ahead_of_others_ms > skew_ms:
-        return (
-            f"the clock of this site is {ahead_of_others_ms / 1000:,.0f} s ahead of those of other sites, "
-            f"and {accepted_in}: set it right (NTP), and see 'cheops check'"
-        )
     return (
         f"operations are known here that are stamped {ahead_ms / 1000:,.0f} s in the future, since a clock "
-        f"was wrong, and {accepted_in}; until then ask another site"
+        f"was wrong, and other sites would take this operation only in {(ahead_ms - skew_ms) / 1000:,.0f} s; "
+        "until then ask another site"
     )
 
 
 class ClockCheck:
-    """Compares the clock with those of the sites that are up, as measured with heartbeats."""
+    """Compares stamps with the clocks of the sites that are up, as measured with heartbeats."""
 
     def __init__(self, mesh: Mesh, skew_s: float) -> None:
         self._mesh = mesh
         self._skew_ms = int(skew_s * 1000)
-        self._looked_ms = -float(_LOOK_MS)
-        self._offsets_ms: list[float] = []
 
     def check(self, newest_ms: int) -> None:
-        """Raises CheopsError if other sites would not accept an operation that is stamped now."""
-        at = now()
-        if at.mono_ms - self._looked_ms > _LOOK_MS:
-            clocks = [one.clock for one in self._mesh.sites(at) if one.is_up and not one.here]
-            self._looked_ms = at.mono_ms
-            self._offsets_ms = [clock.offset_ms for clock in clocks if clock]
-        if problem := stamp_problem(newest_ms, wall_ms(), self._offsets_ms, self._skew_ms):
+        """Raises CheopsError if other sites would not accept an operation that is stamped now. While too few clocks are
+        known, nobody knows that."""
+        clock = self._mesh.common_clock
+        if clock.offset_ms is None:
+            return
+        if problem := stamp_problem(newest_ms, clock.time_ms(now()), self._skew_ms):
             raise CheopsError(problem, status=503)
 
 

@@ -166,7 +166,7 @@ class Node:
         self.alarms.restore(await self._write(self.store.note, alarms.NOTE))
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
-        self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
+        self.pump = Pump(site, self.store, EffectExecutor(self), self._writer, self.now_ms)
         self.intake = DocumentIntake(
             self.pump, self.verifier, self._check_capacity, self.refusal_log, self.backends.resource_problem
         )
@@ -287,6 +287,7 @@ class Node:
             self.mesh.member_of,
             self._is_involved,
             clock_skew_s=self.config.security.clock_skew_s,
+            now_s=lambda: self.mesh.common_clock.time_ms(now()) / 1_000,
         )
 
     async def _is_involved(self, site: str, resource: str) -> bool:
@@ -374,6 +375,10 @@ class Node:
     async def _save_invitations(self, note: dict[str, Any]) -> None:
         """Raises StoreError: an invitation that was used must stay used."""
         await self._write(self.store.put_note, invitations.NOTE, note)
+
+    def now_ms(self) -> int:
+        """The time by the clocks of most sites, which stamps are made and judged by."""
+        return int(self.mesh.common_clock.time_ms(now()))
 
     # -- requests ----------------------------------------------------------------------------------------
 

@@ -284,6 +284,10 @@ class RoundTrip:
         rtt_ms, offset_ms = min(self.samples)
         return ClockOffset(offset_ms, rtt_ms / 2)
 
+    def moved(self, by_ms: float) -> "RoundTrip":
+        """With all clock offsets changed."""
+        return replace(self, samples=tuple((rtt_ms, offset_ms + by_ms) for rtt_ms, offset_ms in self.samples))
+
 
 def sampled(before: RoundTrip | None, rtt_ms: float, offset_ms: float, now_ms: float) -> RoundTrip:
     """The round trip after one more sample."""

@@ -11,7 +11,7 @@ not count. Each event differs from the last one about its peer. At most one prob
 per period is bounded, whatever other sites do.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
 
@@ -19,6 +19,7 @@ import msgspec
 
 from cheops.errors import ClientError
 from cheops.peers import views
+from cheops.peers.common_clock import CommonClock
 from cheops.peers.distances import Distance
 from cheops.peers.gossip import GossipState, HeartbeatOptions, RefusedRecord
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshError, SavedMesh, SiteRecord
@@ -67,6 +68,7 @@ class Mesh:
         self._known = GossipState(own, peers, now, self.settings, self._proofs)
         self._known.restore(saved.entries, saved.members, now.wall_ms)
         self._clock = SteadyClock(_PAUSE_PERIODS * self.settings.period_ms)
+        self.common_clock = CommonClock(now, self.settings.clock_skew_ms / 2)
         self._scheduler = ProbeScheduler(self.settings)
         self._peers = PeerTable(self.settings)
         self._load = AnswerLoad(self.settings)
@@ -94,12 +96,15 @@ class Mesh:
     def tick(self, now: Now, draw: Draw) -> tuple[list[Probe], list[PeerEvent]]:
         """The probes that are due now, and the events."""
         now_ms = self._clock.tick(now)
+        if jump_ms := self.common_clock.jumped_ms(now):
+            self._peers.clock_was_set(jump_ms)
+        self.common_clock.compare(now, self._clock_offsets())
         for sent in self._peers.expired(now_ms):
             self._missed(sent.site, now_ms)
         if now_ms >= self._next_ms:
             # A period varies by 5 %, so that sites that were started together do not probe in step for ever.
             self._next_ms = now_ms + self.settings.period_ms * (0.95 + draw(101) / 1_000)
-            sites = self._new_period(now_ms, now.wall_ms, draw)
+            sites = self._new_period(now_ms, self.common_clock.time_ms(now), draw)
         else:
             sites = self._scheduler.next_immediate(self._candidates(now_ms), self._urgent_left)
             self._urgent_left -= len(sites)
@@ -119,7 +124,7 @@ class Mesh:
             if payload.incarnation != self.own.incarnation:
                 self._duplicate = payload.incarnation
             return self._known.compose(HeartbeatOptions(site, now.wall_ms, full=False), now.wall_ms), []
-        self._learn(payload, now_ms, now.wall_ms)
+        self._learn(payload, now_ms, self.common_clock.time_ms(now))
         self._note_prober(payload, now_ms)
         is_member = not self._known.membership.is_forgotten(site)
         options = HeartbeatOptions(
@@ -139,7 +144,7 @@ class Mesh:
         sent = self._peers.returned(probe_id)
         if sent is not None:
             now_ms = self._clock.time_ms(now)
-            self._learn(payload, now_ms, now.wall_ms)
+            self._learn(payload, now_ms, self.common_clock.time_ms(now))
             if payload.sender == sent.site and self._known.knows(sent.site):
                 self._answered(sent, payload, now, now_ms)
             elif self._known.knows(sent.site):
@@ -198,7 +203,7 @@ class Mesh:
     def take_decision(self, decision: MembershipRecord, now: Now) -> list[PeerEvent]:
         """Take a decision that an operator signed with the authority's key. Raises ClientError."""
         try:
-            is_new = self._known.take_decision(decision, now.wall_ms)
+            is_new = self._known.take_decision(decision, self.common_clock.time_ms(now))
         except MeshError as error:
             raise ClientError(str(error), status=403, reason=error.reason) from None
         if not is_new:
@@ -218,7 +223,7 @@ class Mesh:
     def learn_own_membership(self, member: MembershipRecord, sender: str, now: Now) -> None:
         """Take the decision about this site by which another site refused its probe."""
         if member.name == self.own.name:
-            self._known.learn_decisions(sender, (member,), now.wall_ms)
+            self._known.learn_decisions(sender, (member,), self.common_clock.time_ms(now))
 
     def probes_to(self, sites: Iterable[str], now: Now) -> list[Probe]:
         """Probes that do not wait for their turn, to sites that are up and have none on its way: for news that must
@@ -334,6 +339,11 @@ class Mesh:
 
     # -- periods -----------------------------------------------------------------------------------------
 
+    def _clock_offsets(self) -> Iterator[float]:
+        """How far the clocks of the sites that are up are ahead of ours."""
+        peers = (self._peers.get(site) for site in self._announced.up)
+        return (peer.trip.clock.offset_ms for peer in peers if peer and peer.trip)
+
     def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
         self._periods += 1
         self._known.advance(wall_ms)
@@ -405,7 +415,8 @@ class Mesh:
         peer.knows_revision = payload.seen[0]
         peer.every = min(payload.every, self.settings.max_every)
         peer.link = peer.link.answered(now_ms, self.settings)
-        if sent.pauses == self._clock.pauses:  # otherwise the time measured is that of our own pause
+        # Otherwise the time measured is that of our own pause, or of two clocks.
+        if sent.pauses == self._clock.pauses and not self.common_clock.was_set_between(sent.at, now):
             peer.trip = updated_round_trip(peer.trip, sent, payload, now, now_ms)
             distances = self._known.distances
             distances.measured(sent.site, peer.trip.rtt_ms, payload.coordinate, self._known.beat, now_ms)
@@ -449,7 +460,7 @@ class Mesh:
                 f"{where} from anywhere with the authority's folder: cheops site {word} {site} --ca FOLDER",
                 status=409,
             )
-        self._known.decide(site, now.wall_ms, forgotten=forgotten)
+        self._known.decide(site, self.common_clock.time_ms(now), forgotten=forgotten)
         self._apply_membership(self._clock.time_ms(now))
         return self._announced.drain()
 

@@ -239,6 +239,12 @@ class PeerTable:
             self.returned(sent.id)
         return late
 
+    def clock_was_set(self, by_ms: float) -> None:
+        """The wall clock of this site was set: what was measured against it moves with it."""
+        for peer in self._peers.values():
+            if peer.trip is not None:
+                peer.trip = peer.trip.moved(-by_ms)
+
     def drop(self, site: str) -> None:
         self._peers.pop(site, None)
 

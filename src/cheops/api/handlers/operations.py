@@ -67,7 +67,6 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import FileRef, Kind, Status, Verdict
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
 from cheops.security.principal import Principal
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -346,7 +345,7 @@ async def try_operation(request: ApiRequest[NoParameters, SubmitRequest]) -> Dry
     replica = await node.pump.replica(id_)
     if problem := refusal(replica, event):
         return refused(id_, wanted.command, event.sites or replica.history.site_list, problem)
-    return dry_run(replica, event, sites_up(node), wall_ms())
+    return dry_run(replica, event, sites_up(node), node.now_ms())
 
 
 async def _dry_run_request(node: Node, id_: str, body: SubmitRequest, by: Principal) -> OperationRequest:

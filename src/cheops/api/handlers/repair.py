@@ -31,7 +31,6 @@ from cheops.engine.status import operation_status, status
 from cheops.errors import CheopsError, ClientError
 from cheops.log.operation import FileRef, Kind, OpId, Status
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
 from cheops.peers.prober import now
 from cheops.security.principal import Principal
 from cheops.text import in_words, is_or_are
@@ -262,7 +261,7 @@ async def plan_repair(request: ApiRequest[FreshParameters]) -> RepairPlan:
     sites = sites_of(replica)
     check_showing(node, who, replica, "", sites)
     states = await asyncio.gather(*(_state_at(node, who, site, replica.resource) for site in sites))
-    found = resource_status(replica, sites_up(node), wall_ms())
+    found = resource_status(replica, sites_up(node), node.now_ms())
     known = {one.site: one for one in found.sites}
     return RepairPlan(
         resource=replica.resource,

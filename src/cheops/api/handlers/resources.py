@@ -32,7 +32,6 @@ from cheops.config.types import TypeConfig
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
 from cheops.security.principal import Principal
 
 _POLL_S = 0.01  # between two looks for reports of other sites
@@ -44,17 +43,17 @@ _BATCH = 200  # resources that are loaded at once
 
 @handles(GET_RESOURCE)
 async def get_resource(request: ApiRequest[FreshParameters]) -> ResourceDetail:
-    return detail(await _fresh_resource(request), sites_up(request.node), wall_ms())
+    return detail(await _fresh_resource(request), sites_up(request.node), request.node.now_ms())
 
 
 @handles(GET_STATUS)
 async def get_status(request: ApiRequest[FreshParameters]) -> ResourceStatus:
-    return resource_status(await _fresh_resource(request), sites_up(request.node), wall_ms())
+    return resource_status(await _fresh_resource(request), sites_up(request.node), request.node.now_ms())
 
 
 @handles(EXPLAIN_RESOURCE)
 async def explain(request: ApiRequest[FreshParameters]) -> Explanation:
-    return explanation(await _fresh_resource(request), sites_up(request.node), wall_ms())
+    return explanation(await _fresh_resource(request), sites_up(request.node), request.node.now_ms())
 
 
 @handles(GET_LOG)
@@ -64,7 +63,7 @@ async def get_log(request: ApiRequest[FreshParameters]) -> LogView:
 
 @handles(GET_LANES)
 async def get_lanes(request: ApiRequest[FreshParameters]) -> Lanes:
-    return lanes(await _fresh_resource(request), sites_up(request.node), wall_ms())
+    return lanes(await _fresh_resource(request), sites_up(request.node), request.node.now_ms())
 
 
 @handles(GET_MATRIX)
@@ -95,7 +94,7 @@ async def refresh_from_peers(node: Node, ids: Sequence[str], fresh_s: float) -> 
     """Request the state of these resources from their sites, and wait for the responses up to `fresh_s` seconds."""
     if not fresh_s:
         return
-    begun_ms, end_s = wall_ms(), asyncio.get_running_loop().time() + fresh_s
+    begun_ms, end_s = node.now_ms(), asyncio.get_running_loop().time() + fresh_s
     replicas = [await node.pump.replica(id_, refresh=True) for id_ in ids]
     while any(is_awaited(node, replica, begun_ms) for replica in replicas):
         if asyncio.get_running_loop().time() >= end_s:
