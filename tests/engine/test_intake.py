@@ -289,6 +289,19 @@ def test_one_site_of_a_resource_cannot_take_all_places_in_the_queue() -> None:
     assert waits.id in inbox.waiting
 
 
+def test_a_full_queue_takes_what_it_waits_for() -> None:
+    lab = Lab("ab", waiting=100)
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    receive(lab, Message("n", "1", tuple(made_by_b(lab, n, "inc 1") for n in range(11, 61))))
+    inbox = lab.at("a", "n").inbox
+    assert len(inbox.waiting) == 50
+    receive(lab, Message("n", "1", tuple(made_by_b(lab, n, "inc 1") for n in range(1, 11))))
+    assert not inbox.waiting
+    assert lab.at("a", "n").history.known[lab.nodes["b"].origin] == 60
+
+
 def test_nobody_knows_more_of_this_site_than_it_has_made() -> None:
     lab = lab_with_a_counter()
     a = lab.nodes["a"].origin

@@ -232,14 +232,19 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
             return missing
         _take_snapshot(replica, message, message.snapshot, out)
     answer: list[Operation] = []
+    known = dict(replica.history.known)  # and what the message adds to it without a gap
     for op in message.ops:
         if contains(replica.history.known, op.id):
             answer += contents.compare(replica, peer, op, matrices, out)
         elif op.origin == replica.origin:
             contents.refuse_own(replica, peer, op, out)
-        elif admission.may_wait(replica, op):
-            replica.inbox.hold(op)
-            admission.note_endorsement(replica, peer, op)
+        else:
+            # What need not wait takes no place: it may be just what a full queue waits for.
+            if is_next := _follows(op, known) and op.matrix.hash in matrices:
+                known[op.origin] = op.seq
+            if is_next or admission.may_wait(replica, op):
+                replica.inbox.hold(op)
+                admission.note_endorsement(replica, peer, op)
     missing = deliver(replica, matrices, out)
     _take_replies(replica, message, out)
     if peer in set(replica.targets()):
@@ -313,7 +318,7 @@ def _deliver_one(
     """Whether the operation was taken into the history."""
     if contains(replica.history.known, op.id):
         replica.inbox.release(op)
-    elif not _is_ready(replica, op):
+    elif not _follows(op, replica.history.known):
         return False
     elif not admission.admits(replica, op, out):  # before the matrix: one that is refused must not cause requests
         replica.inbox.release(op)
@@ -341,8 +346,8 @@ def _skipped_successor(replica: Replica, op: Operation) -> Operation | None:
     return after if after is not None and after.stamp < op.stamp else None
 
 
-def _is_ready(replica: Replica, op: Operation) -> bool:
-    known = replica.history.known
+def _follows(op: Operation, known: Vector) -> bool:
+    """Whether everything that an operation depends on is known."""
     return known.get(op.origin, 0) == op.seq - 1 and covers(known, op.deps)
 
 
