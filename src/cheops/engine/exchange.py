@@ -231,20 +231,7 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
         if missing := _hashes_in(message, message.snapshot) - matrices.keys():
             return missing
         _take_snapshot(replica, message, message.snapshot, out)
-    answer: list[Operation] = []
-    known = dict(replica.history.known)  # and what the message adds to it without a gap
-    for op in message.ops:
-        if contains(replica.history.known, op.id):
-            answer += contents.compare(replica, peer, op, matrices, out)
-        elif op.origin == replica.origin:
-            contents.refuse_own(replica, peer, op, out)
-        else:
-            # What need not wait takes no place: it may be just what a full queue waits for.
-            if is_next := _follows(op, known) and op.matrix.hash in matrices:
-                known[op.origin] = op.seq
-            if is_next or admission.may_wait(replica, op):
-                replica.inbox.hold(op)
-                admission.note_endorsement(replica, peer, op)
+    answer = _take_operations(replica, peer, message.ops, matrices, out)
     missing = deliver(replica, matrices, out)
     _take_replies(replica, message, out)
     if peer in set(replica.targets()):
@@ -253,6 +240,28 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
             batch, _ = _batch(answer, replica.limits)
             _send(replica, peer, _message(replica, ops=tuple(batch)), out)
     return missing
+
+
+def _take_operations(
+    replica: Replica, peer: str, ops: Iterable[Operation], matrices: Mapping[str, Matrix], out: Effects
+) -> list[Operation]:
+    """Hold the operations that are new until they can be delivered. Returns what the peer may not know."""
+    answer: list[Operation] = []
+    known = dict(replica.history.known)  # and what these add to it without a gap
+    for op in ops:
+        if contains(replica.history.known, op.id):
+            answer += contents.compare(replica, peer, op, matrices, out)
+            continue
+        if op.origin == replica.origin:
+            contents.refuse_own(replica, peer, op, out)
+            continue
+        # What need not wait takes no place: it may be just what a full queue waits for.
+        if is_next := _follows(op, known) and op.matrix.hash in matrices:
+            known[op.origin] = op.seq
+        if is_next or admission.may_wait(replica, op):
+            replica.inbox.hold(op)
+            admission.note_endorsement(replica, peer, op)
+    return answer
 
 
 def _is_needed(replica: Replica, message: Message, snapshot: Snapshot) -> bool:

@@ -66,7 +66,7 @@ from cheops.store.room import DiskRoom
 from cheops.store.sqlite import SQLiteStore
 
 _TICK_S = 0.1
-_SAVE_MESH_S = 30.0
+_SAVE_MESH_S = 3.0  # if anything has changed
 _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
 _STORE = "store.db"
 _MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried out
@@ -194,6 +194,8 @@ class Node:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        if hasattr(self, "mesh"):
+            await self._save_mesh()
         # The pump goes last of the tasks: what the engine decided until now should become durable.
         if self._pumping is not None:
             await self._flush_if_possible(self._pumping)
@@ -249,7 +251,7 @@ class Node:
         mesh = Mesh(own, config.peers, now(), settings, saved, self._proofs())
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
-        self._saved_decisions = mesh.decisions
+        self._saved_decisions, self._saved_changes = mesh.decisions, mesh.changes
         return mesh
 
     def _proofs(self) -> Proofs:
@@ -336,7 +338,8 @@ class Node:
         """A site may restart while the others are out of reach, and must still know them."""
         while True:
             await asyncio.sleep(jittered(_SAVE_MESH_S, 0.1))
-            await self._save_mesh()
+            if self.mesh.changes != self._saved_changes:
+                await self._save_mesh()
 
     async def _save_mesh(self) -> None:
         """A note that can be lost: all of it is learned again."""
@@ -346,7 +349,7 @@ class Node:
             _log.warning("cannot save what is known of other sites: %s", error)
 
     async def _save_mesh_durably(self) -> None:
-        self._saved_decisions = self.mesh.decisions
+        self._saved_decisions, self._saved_changes = self.mesh.decisions, self.mesh.changes
         note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
         await self._write(self.store.put_note, _MESH_NOTE, note)
 

@@ -96,6 +96,7 @@ class Catalogue:
         self._news: GossipQueue[str] = GossipQueue(settings.max_sites)
         self._page_turn = 0
         self.refused = 0  # entries beyond the limit
+        self.changes = 0  # grows with each entry that is taken
         self.own = own
         self.take(own)
 
@@ -135,6 +136,7 @@ class Catalogue:
         if before is None and len(self._stored) >= self._settings.max_sites:
             self.refused += 1
             return False
+        self.changes += 1
         stored = _stored(entry)
         # XOR, so that the digest of a bucket does not depend on the order in which entries came.
         self._digests[stored.bucket] ^= stored.digest ^ (before.digest if before else 0)

@@ -11,7 +11,7 @@ not count. Each event differs from the last one about its peer. At most one prob
 per period is bounded, whatever other sites do.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -98,7 +98,7 @@ class Mesh:
         now_ms = self._clock.tick(now)
         if jump_ms := self.common_clock.jumped_ms(now):
             self._peers.clock_was_set(jump_ms)
-        self.common_clock.compare(now, self._clock_offsets())
+        self.common_clock.compare(now, self._peers.clock_offsets(self._announced.up))
         for sent in self._peers.expired(now_ms):
             self._missed(sent.site, now_ms)
         if now_ms >= self._next_ms:
@@ -276,6 +276,11 @@ class Mesh:
         return self._known.membership.of(site)
 
     @property
+    def changes(self) -> int:
+        """A number that changes with each record of a site that is taken."""
+        return self._known.catalogue.changes
+
+    @property
     def decisions(self) -> int:
         """A number that changes with each decision that is taken."""
         return self._known.membership.decisions
@@ -338,11 +343,6 @@ class Mesh:
         return self._known.conflicts.all()
 
     # -- periods -----------------------------------------------------------------------------------------
-
-    def _clock_offsets(self) -> Iterator[float]:
-        """How far the clocks of the sites that are up are ahead of ours."""
-        peers = (self._peers.get(site) for site in self._announced.up)
-        return (peer.trip.clock.offset_ms for peer in peers if peer and peer.trip)
 
     def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
         self._periods += 1

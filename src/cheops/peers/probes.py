@@ -239,6 +239,11 @@ class PeerTable:
             self.returned(sent.id)
         return late
 
+    def clock_offsets(self, sites: Iterable[str]) -> Iterator[float]:
+        """How far the clocks of these sites are ahead of ours, as far as that was measured."""
+        peers = (self._peers.get(site) for site in sites)
+        return (peer.trip.clock.offset_ms for peer in peers if peer and peer.trip)
+
     def clock_was_set(self, by_ms: float) -> None:
         """The wall clock of this site was set: what was measured against it moves with it."""
         for peer in self._peers.values():
