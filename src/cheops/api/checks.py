@@ -15,7 +15,7 @@ from msgspec import structs
 
 from cheops import __version__
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
-from cheops.api.views.status import blocked_sentence, clock_is_wrong
+from cheops.api.views.status import blocked_sentence, clock_is_wrong, type_differences
 from cheops.backends.protocol import Finding
 from cheops.config.address import address_of_url, is_loopback
 from cheops.config.notify import MailConfig, WebhookConfig
@@ -35,7 +35,7 @@ from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.prober import now
 from cheops.peers.views import SiteView
 from cheops.security.refusals import AGAINST_POLICY, Refused
-from cheops.text import listed, printable, shortened
+from cheops.text import in_words, listed, printable, shortened
 
 DOCUMENT = "docs/troubleshooting.md"
 SECURITY_DOCUMENT = "docs/security.md"
@@ -57,6 +57,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(_store(node))),
         *_own_clock(node.mesh.common_clock),
         *(_clock(peer) for peer in peers if peer.clock),
+        *(_same_types(node, peer) for peer in peers if peer.types),
         *fault_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
@@ -122,6 +123,16 @@ def _store(node: Node) -> Iterator[Check]:
     if node.audit.altered:
         hint = "somebody removed or changed lines while the agent was not running: 'cheops audit' shows where"
         yield _check("store", "audit log was altered", node.audit.altered, hint)
+
+
+def _same_types(node: Node, peer: SiteView) -> Check:
+    """Types that differ make the sites merge differently, or let the first operation fail at one of them."""
+    found = type_differences(node.mesh, peer.types)
+    shared = sum(name in dict(peer.types) for name, _ in node.mesh.own.types)
+    hint = f"make them equal in the configuration files of {node.name} and {peer.name}" if found else ""
+    name = f"{peer.name} configures {'some types differently' if found else 'the same types equally'}"
+    detail = in_words([str(one) for one in found]) if found else f"{shared} in common"
+    return _check("configuration", name, detail, hint)
 
 
 def _own_clock(clock: CommonClock) -> Iterator[Check]:

@@ -27,6 +27,7 @@ from cheops import __version__
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.command.user_files import PASSABLE, has_other_users
 from cheops.backoff import jittered
+from cheops.config.fingerprint import fingerprints
 from cheops.config.site import SiteConfig
 from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
 from cheops.engine.site import Site
@@ -243,6 +244,7 @@ class Node:
             version=__version__,
             services=config.service_urls,
             issues=self.keyring.issues if self.keyring else "",
+            types=fingerprints(config),
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else SavedMesh()
         settings = MeshSettings.from_heartbeat(

@@ -57,6 +57,7 @@ Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MS)]
 WallMs = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
 Url = Annotated[str, Meta(max_length=512)]  # see `check_addresses`
+Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{0,64}\Z")]
 Beat = tuple[Name, Number]
 Pair = tuple[Name, Name, Milliseconds, Number]  # from, to, round trip, the beat of `from` when it was measured
 SitePosition = tuple[Name, Number, Coordinate]  # a site's coordinate at a beat of it
@@ -66,8 +67,9 @@ class SiteRecord(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=Tru
     """A site in the catalogue, as it describes itself. The greater revision counts; it is the wall time of the change.
 
     `services` are names, each with its address, which is empty if the agent itself serves it. A site that has the key
-    of an authority sets `issues` to a digest of the authorities that it trusts. With security on, `certificate` (DER)
-    is that of the site, and `signature` is by the signing key that the certificate names.
+    of an authority sets `issues` to a digest of the authorities that it trusts. `types` are its resource types, each
+    with a fingerprint of its configuration (cheops.config.fingerprint). With security on, `certificate` (DER) is that
+    of the site, and `signature` is by the signing key that the certificate names.
     """
 
     name: Name
@@ -77,6 +79,7 @@ class SiteRecord(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=Tru
     version: Annotated[str, Meta(pattern=r"^[ -~]{0,64}\Z")] = ""
     services: Annotated[tuple[tuple[Name, Url], ...], Meta(max_length=64)] = ()
     issues: Annotated[str, Meta(max_length=64)] = ""
+    types: Annotated[tuple[tuple[Name, Fingerprint], ...], Meta(max_length=256)] = ()
     certificate: Annotated[bytes, Meta(max_length=8_192)] = b""
     signature: Annotated[bytes, Meta(max_length=64)] = b""
 

@@ -85,7 +85,7 @@ class NoProofs:
 def record_content(record: SiteRecord) -> bytes:
     """What a site signs of its record. The hash binds the certificate, so that no other one can be put beside it."""
     fields = (record.name, record.incarnation, record.url, record.revision, record.version, record.services)
-    return _RECORD + msgspec.json.encode((*fields, record.issues, sha256(record.certificate).hexdigest()))
+    return _RECORD + msgspec.json.encode((*fields, record.issues, record.types, sha256(record.certificate).hexdigest()))
 
 
 def decision_content(decision: MembershipRecord) -> bytes:

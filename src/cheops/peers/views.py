@@ -26,6 +26,7 @@ class SiteView:
     url: str
     version: str
     services: tuple[tuple[str, str], ...]
+    types: tuple[tuple[str, str], ...]  # with the fingerprints of their configuration
     distance: Distance | None
     clock: ClockOffset | None
     here: bool = False
@@ -62,6 +63,7 @@ def view_of(
         entry.url if entry else known.seeds.get(site, ""),
         entry.version if entry else "",
         entry.services if entry else (),
+        entry.types if entry else (),
         distance,
         peer.trip.clock if peer.trip else None,
         here=site == known.own.name,

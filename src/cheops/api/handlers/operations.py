@@ -1,7 +1,7 @@
 """Handlers of operations: submit, delete, change sites, dry-run; the sites' responses are collected here."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +59,7 @@ from cheops.api.submission import (
 from cheops.api.views.dry_run import dry_run, refused
 from cheops.api.views.log import operations_page
 from cheops.api.views.operations import find, operation_view, sites_of, time_text
+from cheops.api.views.status import type_differences
 from cheops.engine.admission import refusal
 from cheops.engine.events import Answer, Stage
 from cheops.engine.replica import Replica
@@ -199,6 +200,7 @@ class Progress:
     resource: str
     sites: tuple[str, ...]
     wait: Wait
+    notes: Mapping[str, str] = field(default_factory=dict)  # on sites
     answers: dict[str, SiteAnswer] = field(default_factory=dict)
     verdict: Verdict | None = None
 
@@ -209,6 +211,8 @@ class Progress:
         if answer.stage is Stage.DECIDED:
             self.verdict = _VERDICTS.get(answer.status, Verdict.OK)
         view = _site_answer(self.operation, answer)
+        if note := self.notes.get(answer.site):
+            view = structs.replace(view, detail="; ".join(filter(None, (view.detail, note))))
         self.answers[answer.site] = view
         return view
 
@@ -267,7 +271,8 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
     parameters: WaitParameters = request.parameters
     wait = parameters.wait or parameters.cheops_wait or Wait.ALL
     accepted, sites, answers = await execute(request.node, wanted, timeout_of(parameters))
-    progress = Progress(str(accepted.op), wanted.resource, sites, wait)
+    notes = await _configuration_notes(request.node, wanted.resource, sites)
+    progress = Progress(str(accepted.op), wanted.resource, sites, wait, notes)
     headers = _headers(progress)
     if NDJSON in request.http.headers.get("accept", ""):
         return StreamingResponse(_lines(progress, answers), 200, headers, media_type=NDJSON)
@@ -278,6 +283,18 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
                 if progress.is_enough():
                     break
     return json_response(progress.accepted(), 200 if progress.is_enough() else 202, headers)
+
+
+async def _configuration_notes(node: Node, id_: str, sites: Iterable[str]) -> dict[str, str]:
+    """What to say of sites that configure the type of a resource differently, by site."""
+    type_ = (await node.pump.replica(id_)).type.name
+    notes = {}
+    for site in sites:
+        entry = node.mesh.entry_of(site)
+        found = type_differences(node.mesh, entry.types if entry else ())
+        if one := next((one for one in found if one.type == type_), None):
+            notes[site] = f"{site} and {node.name} configure the type {one} differently: see 'cheops check'"
+    return notes
 
 
 async def _lines(progress: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncIterator[bytes]:

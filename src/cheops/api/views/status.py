@@ -9,6 +9,7 @@ from cheops.api.models.resources import Overall as OverallName
 from cheops.api.models.resources import ResourceDetail, ResourceStatus, ResourceSummary, SiteStatus, Trouble
 from cheops.api.models.site import Sites, SiteView
 from cheops.api.views.operations import names, sites_of, stamp_text, status_at, vector_text
+from cheops.config.fingerprint import Difference, differences
 from cheops.engine import status as engine
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
@@ -83,7 +84,14 @@ def _problems(mesh: Mesh, site: views.SiteView) -> list[str]:
         problems.append(f"not confirmed yet by {listed(missing)}")
     if site.clock and clock_is_wrong(site):
         problems.append(f"its clock differs from ours by {site.clock.offset_ms:+,.0f} ms")
+    if found := type_differences(mesh, site.types):
+        problems.append(f"it is configured differently: {in_words([str(one) for one in found])}")
     return problems
+
+
+def type_differences(mesh: Mesh, types: Iterable[tuple[str, str]]) -> list[Difference]:
+    """The resource types that another site and this one configure differently."""
+    return differences(mesh.own.types, types)
 
 
 def clock_is_wrong(site: views.SiteView) -> bool:
