@@ -120,10 +120,13 @@ class GossipState:
 
     def advance(self, wall_ms: float) -> None:
         """Begin a period: the beat follows the clock. After the clock was set back, it counts on from where it was."""
-        latest_ms = self._settings.latest_ms(wall_ms)
-        self.beat = max(self.beat + 1 if self.beat <= latest_ms else 1, int(wall_ms))
-        if self.own.revision > latest_ms:  # made while the clock was wrong: no other site takes it
-            own = msgspec.structs.replace(self.own, revision=int(wall_ms))
+        is_reachable = self.beat <= self._settings.latest_ms(wall_ms)
+        self.beat = max(self.beat + 1 if is_reachable else 1, int(wall_ms))
+
+    def take_back_revision(self, common_ms: float) -> None:
+        """Describe this site anew if its record was made while its clock was ahead: no other site takes that one."""
+        if self.own.revision > self._settings.latest_ms(common_ms):
+            own = msgspec.structs.replace(self.own, revision=int(common_ms))
             self.catalogue.drop(own.name)
             self.catalogue.describe(check_entry(self._proofs.sign_record(own)))
 

@@ -96,8 +96,7 @@ class Mesh:
     def tick(self, now: Now, draw: Draw) -> tuple[list[Probe], list[PeerEvent]]:
         """The probes that are due now, and the events."""
         now_ms = self._clock.tick(now)
-        if jump_ms := self.common_clock.jumped_ms(now):
-            self._peers.clock_was_set(jump_ms)
+        self._peers.clock_was_set(self.common_clock.jumped_ms(now))
         self.common_clock.compare(now, self._peers.clock_offsets(self._announced.up))
         for sent in self._peers.expired(now_ms):
             self._missed(sent.site, now_ms)
@@ -347,6 +346,8 @@ class Mesh:
     def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
         self._periods += 1
         self._known.advance(wall_ms)
+        if self.common_clock.offset_ms is not None:
+            self._known.take_back_revision(wall_ms)
         self._urgent_left = self.settings.urgent_probes
         self._load.new_period(now_ms)
         if self._periods % _CLEAN_UP_PERIODS == 8:

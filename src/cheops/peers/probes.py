@@ -245,8 +245,8 @@ class PeerTable:
         return (peer.trip.clock.offset_ms for peer in peers if peer and peer.trip)
 
     def clock_was_set(self, by_ms: float) -> None:
-        """The wall clock of this site was set: what was measured against it moves with it."""
-        for peer in self._peers.values():
+        """Note that the wall clock of this site was set: what was measured against it moves with it."""
+        for peer in self._peers.values() if by_ms else ():
             if peer.trip is not None:
                 peer.trip = peer.trip.moved(-by_ms)
 
