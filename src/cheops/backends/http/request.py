@@ -4,11 +4,15 @@ import re
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from urllib.parse import parse_qsl
 
 from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.interpretation import Meaning
-from cheops.backends.http.paths import ID, below, canonical, collection_of, prefixes, split_target, trimmed
+from cheops.backends.http.paths import ID, below, canonical, collection_of, folded, prefixes, split_target, trimmed
+from cheops.backends.http.payload import plain_name
+from cheops.config.request_rules import SAFE_METHODS
+from cheops.config.service_rules import ServiceRules
 from cheops.config.services import EXISTS
 from cheops.errors import ClientError
 from cheops.gateway.headers import Headers, RequestHead, every, first
@@ -117,6 +121,34 @@ def _key(key: str) -> str:
 
 
 _SLASHES = re.compile("/{2,}")
+_METHOD_OVERRIDES = frozenset(("x-http-method-override", "x-http-method", "x-method-override"))
+_PATH_OVERRIDES = frozenset(("x-original-url", "x-rewrite-url"))
+_METHOD_MEMBER = "_method"  # of a query
+
+
+def refuse_override(head: RequestHead) -> None:
+    """Raises ClientError for a request that some services take for another one than its method and path say. Proxies
+    add such headers, too, but then they say the same."""
+    path, query = split_target(head.target)
+    asked = [value for name, value in head.headers if plain_name(name) in _METHOD_OVERRIDES]
+    asked += [value for name, value in parse_qsl(query, keep_blank_values=True) if name == _METHOD_MEMBER]
+    for method in (one.strip().upper() for one in asked):
+        if method not in ("", head.method) and not {method, head.method} <= SAFE_METHODS:
+            raise _other_request(head, method)
+    if head.method in SAFE_METHODS:
+        return
+    others = [value.strip() for name, value in head.headers if plain_name(name) in _PATH_OVERRIDES]
+    for other in others:
+        if other and trimmed(canonical(split_target(other)[0])) != trimmed(canonical(path)):
+            raise _other_request(head, other)
+
+
+def _other_request(head: RequestHead, other: str) -> ClientError:
+    return ClientError(
+        f"a header or the query of this {head.method} asks for '{printable(shortened(other))}'. Some services would do "
+        "that instead, so it is not done where something is replicated: send the request that is meant",
+        status=422,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +200,29 @@ def _find_target(index: Index, service: str, path: str) -> Target | None:
 def _is_at(copy: Copy, service: str, path: str) -> bool:
     """Whether a path is that of a copy, rather than one of something that it is named in."""
     return copy.service == service and copy.path.lower() == path.lower()
+
+
+def refuse_other_spelling(index: Index, service: str, rules: ServiceRules, head: RequestHead) -> None:
+    """Raises ClientError for a change of a path that services may take for that of something replicated: some read
+    `%2F` and two slashes as one slash, and drop what is behind a `;`. To others these are different names."""
+    sent, query = split_target(head.target)
+    path, plain = canonical(sent), folded(canonical(sent))
+    own = target_of(index, service, path)
+    other = index.alike(service, path)
+    if plain != trimmed(path):
+        found = target_of(index, service, plain)
+        if found is not None and (own is None or own.meta_id != found.meta_id):
+            other = found.meta_id
+        elif not any(rules.matching(head.method, path, query, head.headers)):
+            near = rules.matching(head.method, plain, query, head.headers, any_query=True)
+            if any(rule.names_by_request for rule, _ in near):
+                other = "a rule"
+    if other and (own is None or own.meta_id != other):
+        raise ClientError(
+            f"{printable(shortened(sent))} may be the same as {printable(shortened(plain))} to a service, and "
+            "something replicated has that name, or one that is as similar: use that name as it is spelled, or another",
+            status=409,
+        )
 
 
 MOVING = frozenset(("MOVE", "COPY"))
