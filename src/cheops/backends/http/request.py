@@ -62,6 +62,32 @@ def _is_later(modified: str | None, since: str) -> bool:
         return True  # what cannot be compared is not known to be unchanged
 
 
+_CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
+# In these, what is ASCII stands there as it is.
+_READABLE = re.compile(r"utf-?8|(?:us-)?ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d", re.IGNORECASE)
+
+
+def refuse_other_type(head: RequestHead) -> None:
+    """Raises ClientError for a change with two types: services differ in which one counts."""
+    if len(every(head, "Content-Type")) > 1:
+        raise ClientError("a replicated request has one Content-Type", status=400)
+
+
+def refuse_encoded(head: RequestHead) -> None:
+    """Raises ClientError for a JSON body or a form that cannot be looked into."""
+    if any(one.strip().lower() != "identity" for one in every(head, "Content-Encoding")):
+        raise ClientError(
+            "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
+        )
+    charset = _CHARSET.search(first(head, "Content-Type") or "")
+    if charset and not _READABLE.fullmatch(charset[1]):
+        raise ClientError(
+            f"a replicated request is in UTF-8, not in '{printable(shortened(charset[1]))}': ids and secrets in it "
+            "could not be found",
+            status=415,
+        )
+
+
 DEFAULT_WAIT_S = 30.0
 MAX_WAIT_S = 3600.0
 MAX_KEY_CHARACTERS = 255
