@@ -169,6 +169,10 @@ class ServiceRules:
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
+    def know_path(self, path: str) -> bool:
+        """Whether a rule is about requests with this path."""
+        return any(rule.has_path(path) for rule in self.rules)
+
     @property
     def is_whole(self) -> bool:
         """Whether everything that the service does has one order: then it is one resource."""

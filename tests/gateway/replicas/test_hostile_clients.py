@@ -166,4 +166,5 @@ def test_what_is_not_replicated_is_as_ever(pair: LenientSites) -> None:
         assert pair.call("site2", "PUT", path, b"1").status == 200
     assert pair.call("site2", "GET", "/notes/other?_method=HEAD").status in (200, 404)
     assert pair.call("site2", "POST", "/s?x=1", {"text": "own"}).status == 200
+    assert pair.call("site2", "POST", "/notes/free", b"2", X_HTTP_Method_Override="PUT").status == 200
     assert pair.call("site2", "POST", "/kv/get?x=1&x=2", {"key": "nothing"}).status == 200

@@ -38,7 +38,7 @@ def text_in(rule: Rule, place: str, headers: tuple[Header, ...], query: str, bod
         found = text_at(body or b"", tuple(place.split(".")[1:]))
     else:
         texts = _texts_at(place, headers, query, body)
-        if len(texts) > 1 and not place.startswith("xml:"):
+        if len(set(texts) if place.startswith("xml:") else texts) > 1:
             raise AmbiguousError(f"'{rule}' is about {place} of the request, which is there {len(texts)} times")
         found = texts[0] if texts else ""
     if not found:
@@ -186,12 +186,16 @@ def check_members(body: bytes, names: tuple[str, ...]) -> None:
     """Raises AmbiguousError if a JSON body has one of the members on the way to a place twice, or in another case."""
     text = body.decode("utf-8", "replace")
     folded = text.casefold()
-    if "\\u" not in folded and all(folded.count(name.casefold()) == text.count(name) <= 1 for name in names):
+    if "\\" not in text and all(folded.count(name.casefold()) == text.count(name) <= 1 for name in names):
         return  # no name can be there twice
     try:
-        found = [json.loads(body, object_pairs_hook=_Members)]
+        found: list[object] = [json.loads(body, object_pairs_hook=_Members, parse_int=str, parse_float=str)]
     except (ValueError, RecursionError):
-        return
+        if _is_read(body):
+            raise AmbiguousError(
+                f"a rule is about ${_written(names)}, and the body of this request is nested too deeply"
+            ) from None
+        return  # it has no members
     for name in names:
         objects = [one for value in found for one in (value if type(value) is list else [value])]
         found = []

@@ -96,7 +96,7 @@ class HttpReplication:
         head, is_change = incoming.head, incoming.head.method not in SAFE_METHODS
         is_at_stake = route is not None or self._copies.index.has_service(service)
         if is_at_stake:
-            refuse_override(head)
+            refuse_override(self._copies.index, service, self._rules(service), head, has_scope=route is not None)
         if is_at_stake and is_change:
             refuse_other_spelling(self._copies.index, service, self._rules(service), head)
         incoming = await self._with_what_it_is_about(service, incoming) if is_change else incoming

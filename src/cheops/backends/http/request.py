@@ -152,20 +152,26 @@ _PATH_OVERRIDES = frozenset(("x-original-url", "x-rewrite-url"))
 _METHOD_MEMBER = "_method"  # of a query
 
 
-def refuse_override(head: RequestHead) -> None:
-    """Raises ClientError for a request that some services take for another one than its method and path say. Proxies
-    add such headers, too, but then they say the same."""
+def refuse_override(index: Index, service: str, rules: ServiceRules, head: RequestHead, *, has_scope: bool) -> None:
+    """Raises ClientError for a request that some services take for another one than its method and path say, if one of
+    the two may be about something replicated. Proxies add such headers, too, but then they say the same."""
     path, query = split_target(head.target)
+
+    def may_concern(place: str) -> bool:
+        return has_scope or _has_replicants(index, service, place) or rules.know_path(canonical(place))
+
     asked = [value for name, value in head.headers if plain_name(name) in _METHOD_OVERRIDES]
     asked += [value for name, value in parse_qsl(query, keep_blank_values=True) if name == _METHOD_MEMBER]
-    for method in (one.strip().upper() for one in asked):
+    for method in (one.strip().upper() for one in asked if may_concern(path)):
         if method not in ("", head.method) and not {method, head.method} <= SAFE_METHODS:
             raise _other_request(head, method)
     if head.method in SAFE_METHODS:
         return
     others = [value.strip() for name, value in head.headers if plain_name(name) in _PATH_OVERRIDES]
-    for other in others:
-        if other and trimmed(canonical(split_target(other)[0])) != trimmed(canonical(path)):
+    for other in filter(None, others):
+        place = split_target(other)[0]
+        is_other = trimmed(canonical(place)) != trimmed(canonical(path))
+        if is_other and (may_concern(path) or may_concern(place)):
             raise _other_request(head, other)
 
 
