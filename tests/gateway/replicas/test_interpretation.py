@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cheops.backends.http.ids import meta_id_of
-from cheops.backends.http.interpretation import failure, id_at, meaning_of, without_members
+from cheops.backends.http.interpretation import failure, id_at, meaning_of, paths_at, without_members
 from cheops.backends.http.payload import part_name
 from cheops.config.rule_syntax import SERVICE_RULES, rule_set, rule_sets
 from cheops.config.service_rules import RuleKind, ServiceRules, Success
@@ -288,6 +288,20 @@ def test_a_form_a_header_and_xml_that_services_may_read_differently() -> None:
     found = meaning_of(known, "POST", "/with", (("X_Copy", "a"),), None)  # some programs read _ as -
     assert found is not None
     assert found.kind is RuleKind.REFUSE
+
+
+def test_a_request_is_about_so_many_resources_at_most() -> None:
+    known = rules({"match": "POST /many", "is": "refuse", "of": "/{xml:A}/{xml:B}", "why": "no"})
+    (rule,) = known.rules
+
+    def found(a: int, b: int) -> list[str]:
+        body = "".join(f"<A>{one}</A>" for one in range(a)) + "".join(f"<B>{one}</B>" for one in range(b))
+        return paths_at(rule, rule.of, {}, (), "", body.encode())
+
+    assert len(found(100, 100)) == 10_000
+    for a, b in ((101, 100), (10_001, 1)):
+        with pytest.raises(ClientError, match="more than 10,000"):
+            found(a, b)
 
 
 def test_names_do_not_lead_to_other_names() -> None:

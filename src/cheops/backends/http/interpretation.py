@@ -14,7 +14,16 @@ import msgspec
 from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
 from cheops.backends.http.payload import Header, Request, header, id_in, is_json, media_type, part_name
-from cheops.backends.http.places import has_member, quoted, spelled, text_in, texts_in, texts_in_xml, value_at
+from cheops.backends.http.places import (
+    AmbiguousError,
+    has_member,
+    quoted,
+    spelled,
+    text_in,
+    texts_in,
+    texts_in_xml,
+    value_at,
+)
 from cheops.backends.http.protobuf import text_at_fields
 from cheops.config.service_rules import MANY, SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
@@ -24,6 +33,7 @@ from cheops.gateway.interfaces import IncomingRequest
 from cheops.text import in_words, printable, shortened
 
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
+MAX_PATHS = 10_000  # of the resources that one request is about
 WHOLE = "/"  # the resource that is a whole service
 _NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
 
@@ -182,13 +192,15 @@ def paths_at(  # noqa: PLR0913, PLR0917 - a request's parts
     paths = [template]
     for one in references(template):
         texts = [_of_variable(rule, one, values)] if one in values else _all_at(one, headers, query, body)
+        if len(paths) * len(texts) > MAX_PATHS:
+            raise AmbiguousError(f"'{rule}' is about each {one} of the request", f"there are more than {MAX_PATHS:,}")
         paths = [path.replace(f"{{{one}}}", text) for path in paths for text in texts]
     return [trimmed(canonical(path)) for path in paths]
 
 
 def _all_at(place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> list[str]:
     """The values at a place of a request, spelled as a part of a path."""
-    return [spelled(place, text) for text in texts_in(place.removesuffix(MANY), headers, query, body)]
+    return [spelled(place, text) for text in dict.fromkeys(texts_in(place.removesuffix(MANY), headers, query, body))]
 
 
 def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | Path) -> str | None:

@@ -25,10 +25,10 @@ _UTF_8 = ("utf-8", "us-ascii", "ascii")
 
 
 class AmbiguousError(ClientError):
-    """Services would read the request in different ways."""
+    """Services would read the request in different ways, or nobody could find all that it is about."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{why}: services differ in how they read this, so the request is not replicated", status=422)
+    def __init__(self, why: str, problem: str = "services differ in how they read this") -> None:
+        super().__init__(f"{why}: {problem}, so the request is not replicated", status=422)
 
 
 def text_in(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
