@@ -182,5 +182,8 @@ def test_a_client_that_may_not_know_of_a_session_does_not_end_it(sites: AppSites
         assert answer.status == 404, answer.body
     bodies = [path for path in (sites.rig.folder("site1") / "data" / "sessions").glob("*/*") if path.name != "journal"]
     assert [path.read_bytes() for path in bodies] == [b"one"]  # what the service refused is not kept
+    # What no rule explains would be done here, and not be recorded.
+    for more in ("part=2&x=1", "part=2&part=3"):
+        assert refused(sites, "site1", f"PUT /o/a?upload={upload}&{more}", "")[0] == 422
     ok(sites, "site1", f"POST /o/a?upload={upload}", scope="")
     equal(sites, a="one")

@@ -132,13 +132,25 @@ class HttpReplication:
     async def _refuse_unknown_query(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> None:
         """Raises ClientError for a change by which a rule would mean something replicated, but for its query."""
         head = incoming.head
-        near = self._meaning(service, incoming, any_query=True) if "?" in head.target else None
-        if near is None or not near.item:
+        if "?" not in head.target or not await self._would_mean_replicated(service, incoming, route):
             return
-        found = self._copies.index.whose_path(service, near.item) or near.meta_id(service)
-        if route or await self._locations.known_here(found):
-            refuse_unexplained_query(service, self._rules(service), head, split_target(head.target)[0])
-            raise AmbiguousError("a member of the query of this request is there twice")
+        refuse_unexplained_query(service, self._rules(service), head, split_target(head.target)[0])
+        raise ClientError(
+            "a member of the query of this request is there twice, and services differ in which one counts: it is not "
+            "replicated",
+            status=422,
+        )
+
+    async def _would_mean_replicated(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> bool:
+        head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
+        found = rule_for(self._rules(service), head.method, head.target, head.headers, body, any_query=True)
+        if found and found[0].step:
+            return route is not None or self._sessions.knows(service, *found)
+        near = self._meaning(service, incoming, any_query=True)
+        if near is None or not near.item:
+            return False
+        meta_id = self._copies.index.whose_path(service, near.item) or near.meta_id(service)
+        return route is not None or bool(await self._locations.known_here(meta_id))
 
     async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         """What no rule explains is plain REST."""

@@ -102,6 +102,12 @@ class SessionHandler:
             return await self._elsewhere(service, incoming, session, rule)
         return await self._in_session(service, incoming, route, session, rule)
 
+    def knows(self, service: str, rule: Rule, values: dict[str, str]) -> bool:
+        """Whether a request has the handle of a session that is open. Raises ClientError for one that has expired."""
+        if rule.step is None or rule.step.session not in values:
+            return False
+        return self._sessions.find(service, rule.step.session, _handle(rule, values)) is not None
+
     async def _in_session(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, session: Session, rule: Rule
     ) -> Response:
