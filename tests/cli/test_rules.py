@@ -38,6 +38,7 @@ def tried(folder: Path, *argv: str) -> list[str]:
             ["does       refuse", "with '&', and for what is replicated, it is refused (422): "],
         ),
         ("images", "PATCH /v2/a/b/blobs/uploads/u?_state=s", ["does       uses upload"]),
+        ("store", "PUT /b/k?unknown", ["'PUT /{bucket}/{key**}' does not list all members of its query"]),
         ("images", "HEAD /v2/a/blobs/sha256:1", ["does       read"]),
     ],
 )

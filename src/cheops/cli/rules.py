@@ -79,7 +79,7 @@ def _session(rule: Rule) -> str:
 
 
 def _explained(service: str, request: str, body: str, config: Path) -> dict[str, Any]:
-    from cheops.backends.http.interpretation import meaning_of, rule_about_body  # noqa: PLC0415 - slow to import
+    from cheops.backends.http.interpretation import meaning_of, rule_about_body, rule_for  # noqa: PLC0415 - slow to import
 
     settings = read_site(config).services[service].replication
     method, _, target = request.strip().partition(" ")
@@ -90,10 +90,11 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
         raise ClientError(f"'{about}' is about a member of the body: give one with --body")
     meaning = meaning_of(settings.rules, method, target, headers, body.encode())
     if meaning is None:
+        near = rule_for(settings.rules, method, target, headers, body.encode(), any_query=True)
         return {
             "request": f"{method} {target}",
             "rule": None,
-            "meaning": _plain(method, target, settings.rules.is_whole),
+            "meaning": _but_for_query(near[0]) if near else _plain(method, target, settings.rules.is_whole),
         }
     rule = meaning.rule
     assert rule is not None  # noqa: S101 - a rule says so
@@ -115,6 +116,13 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
         **({"after": list(meaning.after)} if meaning.after else {}),
         **({"meaning": _session(rule)} if rule.step else {}),
     }
+
+
+def _but_for_query(rule: Rule) -> str:
+    return (
+        f"'{rule}' does not list all members of its query, or one is there twice: with '&', and for what is "
+        "replicated, it is refused (422)"
+    )
 
 
 def _plain(method: str, target: str, is_whole: bool) -> str:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cheops.backends.http.ids import meta_id_of
-from cheops.backends.http.interpretation import failure, id_at, meaning_of, without_members
+from cheops.backends.http.interpretation import failure, id_at, meaning_of, paths_at, without_members
 from cheops.backends.http.payload import part_name
 from cheops.config.rule_syntax import SERVICE_RULES, rule_set, rule_sets
 from cheops.config.service_rules import RuleKind, ServiceRules, Success
@@ -234,3 +234,104 @@ def test_a_name_in_protobuf() -> None:
     for broken in (b"", NAMESPACE[:4], NAMESPACE[:30], NAMESPACE[4:], NAMESPACE + NAMESPACE[4:], b"\xff" * 40):
         with pytest.raises(ClientError, match=r"is about \$.metadata.name of the request, and there is none"):
             meaning_of(known, "POST", "/api/v1/namespaces", PROTOBUF, broken)
+
+
+# -- what services read differently ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": {"key": 1}, "a": {"key": 2}}',
+        b'{"a": {"key": 1, "key": 1}}',
+        b'{"a": {"Key": 1}}',
+        b'{"A": {"key": 2}, "a": {"key": 1}}',
+        b'{"a": {"key": 1, "\\u006bey": 2}}',
+        '{"a": {"key": 1, "\u212aey": 2}}'.encode(),  # to Go, the sign for Kelvin is a k
+        b'{"n": ' + b"1" * 5_000 + b', "a": {"key": 1, "key": 2}}',
+        b'{"a": {"key": 1, "key": 2}, "deep": ' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
+)
+def test_a_member_that_services_may_read_differently(body: bytes) -> None:
+    known = rules({"match": "POST /put", "is": "put", "of": "$.a.key"})
+    with pytest.raises(ClientError, match=r"about \$.a.key|no text or number"):
+        meaning_of(known, "POST", "/put", JSON, body)
+    has = rules({"match": "POST /put", "has": "$.a.key", "is": "put"}, {"match": "POST /put", "is": "create"})
+    with pytest.raises(ClientError, match=r"about \$.a.key"):
+        meaning_of(has, "POST", "/put", JSON, body)
+
+
+def test_a_name_that_is_elsewhere_too_is_no_doubt() -> None:
+    known = rules({"match": "POST /put", "is": "put", "of": "$.a.key"})
+    content = {"a": {"key": "x", "other": {"key": 1, "Key": "\\"}}, "KEY": 2, "list": [{"a": {"KEY": 1}}]}
+    assert about(known, "POST /put", content) == ("put", "/$.a.key/x", "")
+
+
+def test_a_form_a_header_and_xml_that_services_may_read_differently() -> None:
+    known = rules(
+        {"match": "POST /form", "is": "put", "of": "form:key"},
+        {"match": "POST /header", "is": "put", "of": "header:X-Key"},
+        {"match": "POST /xml", "is": "put", "of": "xml:Key"},
+        {"match": "POST /with", "header": "X-Copy", "is": "refuse", "why": "no"},
+    )
+    form = (("Content-Type", "application/x-www-form-urlencoded"),)
+    for target, headers, body in (
+        ("/form", form, b"key=a&key=b"),
+        ("/header", (("X-Key", "a"), ("x_key", "b")), b""),
+        ("/xml", (), b"<a><Key>a</Key><Key>b</Key></a>"),
+        ("/xml", (), b"<a><Key><![CDATA[a]]></Key></a>"),
+        ("/xml", (), b'<?xml version="1.0" encoding="utf-7"?><Key>a</Key>'),
+        ("/xml", (("Content-Encoding", "gzip"),), b"<Key>a</Key>"),
+    ):
+        with pytest.raises(ClientError, match="services differ in how they read this"):
+            meaning_of(known, "POST", target, headers, body)
+    found = meaning_of(known, "POST", "/with", (("X_Copy", "a"),), None)  # some programs read _ as -
+    assert found is not None
+    assert found.kind is RuleKind.REFUSE
+
+
+def test_a_request_is_about_so_many_resources_at_most() -> None:
+    known = rules({"match": "POST /many", "is": "refuse", "of": "/{xml:A}/{xml:B}", "why": "no"})
+    (rule,) = known.rules
+
+    def found(a: int, b: int) -> list[str]:
+        body = "".join(f"<A>{one}</A>" for one in range(a)) + "".join(f"<B>{one}</B>" for one in range(b))
+        return paths_at(rule, rule.of, {}, (), "", body.encode())
+
+    assert len(found(100, 100)) == 10_000
+    for a, b in ((101, 100), (10_001, 1)):
+        with pytest.raises(ClientError, match="more than 10,000"):
+            found(a, b)
+
+
+def test_names_do_not_lead_to_other_names() -> None:
+    known = rules(
+        {"match": "POST /b/{bucket}", "is": "put", "of": "/b/{bucket}/{$.key}"},
+        {"match": "POST /q?a={a}&b={b}", "is": "put", "of": "/q/{a}/{b}"},
+        {"match": "PATCH /f/{path**}", "is": "move", "to": "/f/{$.path**}"},
+        {"match": "POST /things", "is": "create", "name": "$.name"},
+    )
+    for line, content in (
+        ("POST /b/one", {"key": ".."}),
+        ("POST /b/one", {"key": "."}),
+        ("POST /q?a=..&b=z", None),
+        ("PATCH /f/a", {"path": "../../etc"}),
+        ("PATCH /f/a", {"path": "a//b"}),
+        ("POST /things", {"name": ".."}),
+    ):
+        with pytest.raises(ClientError, match=r"is '\.' or '\.\.'"):
+            about(known, line, content)
+    assert about(known, "POST /q?a=x/y&b=z") != about(known, "POST /q?a=x&b=y/z")
+
+
+def test_objects_of_s3_whose_names_end_with_a_slash_are_not_those_without() -> None:
+    assert about(rule_set("s3"), "PUT /bucket/folder") == ("put", "/bucket/folder", "")
+    for line in ("PUT /bucket/folder/", "DELETE /bucket/folder/", "POST /bucket/folder/?uploads"):
+        assert about(rule_set("s3"), line) == ("refuse", "", "")
+    assert about(rule_set("s3"), "PUT /bucket/") == ("put", "/bucket", "")
+    assert about(rule_set("s3"), "POST /bucket?delete&delete") == ("refuse", "", "")
+
+
+def test_a_checkpoint_of_jupyter_is_a_part_of_its_file() -> None:
+    found = about(rule_set("jupyter"), "DELETE /api/contents/a.ipynb/checkpoints/1")
+    assert found == ("action", "/api/contents/a.ipynb", "drop 1")

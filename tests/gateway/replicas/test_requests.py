@@ -2,7 +2,7 @@
 
 import pytest
 
-from cheops.backends.http.request import check_conditions
+from cheops.backends.http.request import check_conditions, refuse_encoded, refuse_other_type
 from cheops.backends.http.translation import is_partial_json
 from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead
@@ -211,3 +211,22 @@ def test_a_patch_of_what_is_not_replicated_says_so(three: Sites) -> None:
     answer = three.call("site1", "PATCH", own["self"], {"size": 1}, EVERYWHERE)
     assert answer.status == 404
     assert "nothing that is replicated is at" in answer.json["detail"]
+
+
+# -- bodies that nobody can look into --------------------------------------------------------------------------
+
+
+def test_a_body_that_cannot_be_looked_into_is_refused() -> None:
+    def head(*headers: tuple[str, str]) -> RequestHead:
+        return RequestHead("PUT", "/x", headers)
+
+    for encoding in (("gzip",), ("identity", "gzip"), ("gzip", "identity")):
+        with pytest.raises(ClientError, match="must not be compressed"):
+            refuse_encoded(head(*(("Content-Encoding", one) for one in encoding)))
+    with pytest.raises(ClientError, match="in UTF-8, not in 'utf-16le'"):
+        refuse_encoded(head(("Content-Type", 'application/json; charset="utf-16le"')))
+    for charset in ("utf-8", "UTF-8", "ISO-8859-1", "us-ascii"):
+        refuse_encoded(head(("Content-Type", f"application/json;charset={charset}")))
+    with pytest.raises(ClientError, match="has one Content-Type"):
+        refuse_other_type(head(("Content-Type", "text/plain"), ("content-type", "application/json")))
+    refuse_other_type(head(("Content-Type", "text/plain")))

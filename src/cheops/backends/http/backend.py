@@ -242,7 +242,7 @@ class HttpBackend(Backend):
         if other := occupant(self.copies.index, service, meta_id, request):
             where = printable(shortened(request.to or request.item))
             return Outcome(
-                Result.KO, f"{where} is the path of {other}, which was moved there: two cannot be at one path"
+                Result.KO, f"{where} is the path of {other}, or may be the same to a service: two cannot be at one path"
             )
         if has_copy or (request.binds and (request.named or request.creates)):
             return None

@@ -38,9 +38,11 @@ from cheops.backends.http.request import (
     Preferences,
     Target,
     preferences_of,
+    refuse_encoded,
+    refuse_other_type,
 )
 from cheops.backends.http.rules import check_rules
-from cheops.backends.http.secrets import check_query, without_secrets
+from cheops.backends.http.secrets import check_headers, check_query, without_secrets
 from cheops.backends.http.signature import refuse_signed_chunks
 from cheops.backends.http.spool import noting_ids, spool
 from cheops.backends.http.submission import (
@@ -291,10 +293,10 @@ class ChangeHandler:
         check_rules(service, request)
         refuse_signed_chunks(head.headers)
         check_query(query, service.replication.secret)
-        if form_of(head) and (first(head, "Content-Encoding") or "identity").strip().lower() != "identity":
-            raise ClientError(
-                "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
-            )
+        check_headers(request.headers, service.replication.secret)
+        refuse_other_type(head)
+        if form_of(head):
+            refuse_encoded(head)
         refuse_unreadable(service, first(head, "Content-Type") or "", target.meaning)
         allowed = service.replication.exists
         if service.replication.auth and EXISTS.index(preferences.exists or "abort") > EXISTS.index(allowed):

@@ -21,7 +21,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
-from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, prefixes, trimmed
+from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, folded, prefixes, trimmed
 from cheops.bounded import BoundedMap
 from cheops.store.database import create_file, translate_errors
 
@@ -71,6 +71,7 @@ class Index:
         self._paths: dict[tuple[str, str], str] = {}  # service and local path → meta-id
         self._collections: dict[tuple[str, str], dict[str, str]] = {}  # … of a collection → local id → meta-id
         self._unmistakable: dict[str, dict[str, None]] = {}  # local id → meta-ids
+        self._alike: dict[tuple[str, str], dict[str, str]] = {}  # service and folded path → local path → meta-id
         self._above: Counter[tuple[str, str]] = Counter()  # service and path → how many copies are below
         self._directly_above: Counter[tuple[str, str]] = Counter()
         for copy in copies:
@@ -93,6 +94,8 @@ class Index:
         self.copies[copy.meta_id] = copy
         self._services[copy.service] = self._services.get(copy.service, 0) + 1
         self._places[copy.meta_id], self._paths[place] = place, copy.meta_id
+        if (plain := folded(place[1])) != place[1]:
+            self._alike.setdefault((copy.service, plain), {})[place[1]] = copy.meta_id
         self._above.update(_above(place))
         self._directly_above[copy.service, collection_of(place[1])] += 1
         if not copy.is_named:
@@ -112,6 +115,7 @@ class Index:
             return
         place = self._places.pop(meta_id)
         self._paths.pop(place, None)
+        _take_out(self._alike, (copy.service, folded(place[1])), place[1])
         for above in _above(place):
             _count_down(self._above, above)
         _count_down(self._directly_above, (copy.service, collection_of(place[1])))
@@ -141,6 +145,17 @@ class Index:
     def whose_path(self, service: str, path: str) -> str | None:
         """The replicant whose copy is at a local path."""
         return self._paths.get((service, trimmed(canonical(path))))
+
+    def alike(self, service: str, path: str) -> str:
+        """Another replicant whose local path a service may take for this one, or for one above it; empty if there is
+        none."""
+        own = trimmed(canonical(path))
+        for prefix in prefixes(folded(own)):
+            found = {prefix: self._paths.get((service, prefix)), **self._alike.get((service, prefix), {})}
+            others = [one for place, one in found.items() if one and not f"{own}/".startswith(f"{place}/")]
+            if others:
+                return others[0]
+        return ""
 
     def has_below(self, service: str, path: str) -> bool:
         """Whether there are copies below a local path."""

@@ -31,20 +31,23 @@ from cheops.backends.http.locations import Locations
 from cheops.backends.http.moves import check_move, current_name, refuse_old_name
 from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, joined, split_target, trimmed
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
+from cheops.backends.http.places import AmbiguousError
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
     Target,
     refuse_moving,
+    refuse_other_spelling,
+    refuse_override,
     refuse_whole_collection,
     target_of,
 )
 from cheops.backends.http.session_handler import SessionHandler
 from cheops.backends.http.submission import is_collection, is_deleted, sites_of
 from cheops.backends.http.translation import form_of
-from cheops.config.request_rules import first_match
+from cheops.config.request_rules import SAFE_METHODS, first_match
 from cheops.config.service_rules import REPLICANTS, Rule, RuleKind, ServiceRules
 from cheops.errors import CheopsError, ClientError
-from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
+from cheops.gateway.headers import RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
 from cheops.scope.route import Replicas
@@ -90,10 +93,24 @@ class HttpReplication:
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         if route is not None:
             self._check(service, route)
-        head, body = incoming.head, None
-        if head.method not in SAFE_METHODS:
-            incoming = await self._with_what_it_is_about(service, incoming)
-            body = incoming.content if isinstance(incoming, BufferedRequest) else None
+        head, is_change = incoming.head, incoming.head.method not in SAFE_METHODS
+        is_at_stake = route is not None or self._copies.index.has_service(service)
+        if is_at_stake:
+            refuse_override(self._copies.index, service, self._rules(service), head, has_scope=route is not None)
+        if is_at_stake and is_change:
+            refuse_other_spelling(self._copies.index, service, self._rules(service), head)
+        incoming = await self._with_what_it_is_about(service, incoming) if is_change else incoming
+        try:
+            return await self._handle_readable(service, incoming, route)
+        except AmbiguousError:
+            if is_at_stake:
+                raise
+        return await self._reads.local(service, head, incoming)  # nothing that it may mean is replicated
+
+    async def _handle_readable(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
+        """Raises AmbiguousError, before anything is done, for what rules are about and services read differently."""
+        head = incoming.head
+        body = incoming.content if isinstance(incoming, BufferedRequest) else None
         found = rule_for(self._rules(service), head.method, head.target, head.headers, body)
         if found and found[0].step:
             return await self._sessions.handle(service, incoming, route, *found)
@@ -108,7 +125,32 @@ class HttpReplication:
                 return await self._handle_by_rule(service, incoming, route, meaning)
             if self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
                 refuse_unexplained(service, incoming.head)
+            if meaning is None:
+                await self._refuse_unknown_query(service, incoming, route)
         return await self._handle_plain(service, incoming, route)
+
+    async def _refuse_unknown_query(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> None:
+        """Raises ClientError for a change by which a rule would mean something replicated, but for its query."""
+        head = incoming.head
+        if "?" not in head.target or not await self._would_mean_replicated(service, incoming, route):
+            return
+        refuse_unexplained_query(service, self._rules(service), head, split_target(head.target)[0])
+        raise ClientError(
+            "a member of the query of this request is there twice, and services differ in which one counts: it is not "
+            "replicated",
+            status=422,
+        )
+
+    async def _would_mean_replicated(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> bool:
+        head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
+        found = rule_for(self._rules(service), head.method, head.target, head.headers, body, any_query=True)
+        if found and found[0].step:
+            return route is not None or self._sessions.knows(service, *found)
+        near = self._meaning(service, incoming, any_query=True)
+        if near is None or not near.item:
+            return False
+        meta_id = self._copies.index.whose_path(service, near.item) or near.meta_id(service)
+        return route is not None or bool(await self._locations.known_here(meta_id))
 
     async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         """What no rule explains is plain REST."""
@@ -139,7 +181,7 @@ class HttpReplication:
         rule = rule_about_body(self._rules(service), head.method, head.target, head.headers)
         return await buffered(incoming, rule) if rule else incoming
 
-    def _meaning(self, service: str, incoming: IncomingRequest) -> Meaning | None:
+    def _meaning(self, service: str, incoming: IncomingRequest, *, any_query: bool = False) -> Meaning | None:
         """Raises ClientError."""
         head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
         rules = self._rules(service)
@@ -149,7 +191,7 @@ class HttpReplication:
             self._copies.index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
             split_target(head.target)[1],
         )
-        return meaning_of(rules, head.method, target, head.headers, body)
+        return meaning_of(rules, head.method, target, head.headers, body, any_query=any_query)
 
     async def _handle_by_rule(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
@@ -218,6 +260,7 @@ class HttpReplication:
     ) -> Response:
         """A change by a rule of what has an id that the service gave: it exists already, or it is not replicated."""
         if not meaning.is_named:
+            self._refuse_other_place(service, meaning)
             item = f"{collection_of(meaning.item)}/{ID}"
             path = self._changes.public_path(service, incoming.head)
             target = Target(meaning.meta_id(service), path, item, meaning.part, meaning=meaning)
@@ -225,6 +268,16 @@ class HttpReplication:
         if route is not None:
             raise _nothing_replicated(meaning.item, incoming.head, route)
         return await self._reads.local(service, incoming.head, incoming)
+
+    def _refuse_other_place(self, service: str, meaning: Meaning) -> None:
+        """Raises ClientError if what a client named has the form of an id of Cheops, and is not what has this id."""
+        copy = self._copies.index.copies.get(meaning.meta_id(service))
+        if copy is not None and (copy.service, copy.path.lower()) != (service, meaning.item.lower()):
+            raise ClientError(
+                f"{printable(shortened(meaning.item))} ends with an id that Cheops has given to something else: it is "
+                "not replicated under this name",
+                status=422,
+            )
 
     async def _is_taken(self, service: str, meta_id: str, path: str) -> bool:
         """Whether another replicant has a name, here or at another site."""
