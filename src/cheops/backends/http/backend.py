@@ -20,6 +20,7 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
+from cheops.backends.http.explanation import without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
@@ -288,7 +289,9 @@ class HttpBackend(Backend):
                 await self.copies.bind(copy, task.approved)
                 path = self.sender.local_path(copy) if request.creates else path
             else:
-                result, note = Result.KO, _without_id(task, self.context.config.name)
+                here = self.context.config.name
+                result = Result.KO
+                note = without_id(task.service, task.request, here, is_of_client=task.is_of_client)
         kept = self.sender.kept(task.service, path, reply)
         if request.method == "POST" and not request.binds and kept.status == _CREATED:
             where = f"services.{task.service.name}.items"
@@ -452,19 +455,6 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
 def _in_words(output: str) -> str:
     kept = decode_response(output)
     return f"the service answers {kept.status}: {kept.note or shortened(kept.text)}" if kept else output
-
-
-def _without_id(task: Task, site: str) -> str:
-    """Nobody could change or delete the copy later, and no other site knows what belongs together."""
-    config = f"services.{task.service.name}"
-    place = ".".join(("$", *task.service.replication.id)) if task.service.replication.id else "Location"
-    done = "ran at this site only and is not replicated" if task.is_of_client else f"ran at {site}"
-    return (
-        f"{task.request.method} {task.request.path} {done}: the response of the service names no id ({place} of "
-        f"{config}.id, or a Location). If it creates something, say where its id or name is; if it does something "
-        f'else, add a rule to {config}.rules, such as {{match: "{task.request.method} {task.request.path}", is: put, '
-        'of: "$.key"}'
-    )
 
 
 def answer_key(meta_id: str, op: str) -> str:

@@ -356,9 +356,9 @@ def refuse_unexplained(service: str, head: RequestHead) -> None:
     """Raises ClientError: nobody knows what a request changes of a service whose changes have one order."""
     path = printable(shortened(trimmed(split_target(head.target)[0])))
     raise ClientError(
-        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one: "
-        f'{{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same result, or '
-        "is: read if it changes nothing",
+        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one at "
+        f'all sites: {{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same '
+        f'result, or {{match: "{head.method} {path}", is: read}} if it changes nothing',
         status=422,
     )
 
@@ -372,23 +372,43 @@ def refuse_by_rule(service: str, head: RequestHead, rule: Rule, replicated: str)
     )
 
 
+def unexplained_members(rules: ServiceRules, target: str) -> list[str]:
+    """The names of the query members of a plain REST request that may have a meaning, each once."""
+    _, query = split_target(target)
+    names = (name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects)
+    return list(dict.fromkeys(names))
+
+
 def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHead, item: str) -> None:
     """Raises ClientError for a change with a query that no rule explains: it may be about a part of the resource, or
     about something else."""
     path, query = split_target(head.target)
-    names = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects]
+    names = unexplained_members(rules, head.target)
     if not names:
         return
-    members = "&".join(dict.fromkeys(names))
-    shown = printable(shortened(members))
+    values, word = dict(parse_qsl(query, keep_blank_values=True)), head.method.lower()
+    members = "&".join(f"{name}={{{_variable(name)}}}" if values[name] else name for name in names)
+    first = printable(shortened(names[0]))
+    line = f'{{match: "{head.method} {printable(shortened(item))}?{printable(shortened(members))}", is: '
+    text = f"{line}{word} {first}}} if it changes a part of what is at this path"
+    if values[names[0]]:  # only people know: one of the two would let a part replace another, or two contents both stay
+        text = (
+            f'{line}"{word} {{{_variable(names[0])}}}"}} if the value of {first} names the part that it changes, '
+            f"{line}{word} {first}}} if the value is what it writes"
+        )
     raise ClientError(
-        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query '{shown}' changes, "
-        f'so it is not replicated. Add a rule to services.{service}.rules, for example {{match: "{head.method} '
-        f'{printable(shortened(item))}?{shown}", is: {head.method.lower()} {printable(shortened(names[0]))}}}, or '
-        f"{{query: [{', '.join(dict.fromkeys(names))}]}} if {in_words(dict.fromkeys(names))} changes nothing of what "
-        "the request is about",
+        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query "
+        f"'{printable(shortened('&'.join(names)))}' changes, so it is not replicated. Add a rule to "
+        f"services.{service}.rules at all sites: {text}, or {{query: [{', '.join(names)}]}} if {in_words(names)} "
+        "changes nothing of what the request is about",
         status=422,
     )
+
+
+def _variable(name: str) -> str:
+    """A variable of a rule for the value of a query member."""
+    found = re.sub("[^a-z_]+", "_", name.lower()).strip("_")
+    return found if found not in ("", "id") else "value"
 
 
 def refuse_unreadable(service: ServiceConfig, content_type: str, meaning: Meaning | None) -> None:
