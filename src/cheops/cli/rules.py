@@ -28,6 +28,8 @@ def rules_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the rules of a service, or say what they make of a request: the rule, the resource and the operation."""
+    if config == DEFAULT_FILE and not config.exists():
+        raise ClientError(f"{config}: no such file or directory. Name the configuration file of a site: --config FILE")
     site = read_site(config)
     if service not in site.services:
         meant = nearest(service, site.services)

@@ -254,7 +254,7 @@ def test_two_resources_are_never_at_one_path(sites: AppSites, wan: Wan) -> None:
 def dry(sites: AppSites, line: str, content: Any = None, scope: str = "", site: str = "site1") -> dict[str, Any]:
     method, _, target = line.partition(" ")
     answer = sites.call(site, method, target, content, scope, Cheops_Dry_Run="1")
-    return answer.json | {"status": answer.status}
+    return {**answer.json, "status": answer.status}
 
 
 def test_a_dry_run_says_which_rule_a_request_matches_and_what_it_becomes(sites: AppSites) -> None:

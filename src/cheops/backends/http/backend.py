@@ -20,7 +20,7 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
-from cheops.backends.http.explanation import without_id
+from cheops.backends.http.explanation import response_text, without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
@@ -33,7 +33,6 @@ from cheops.backends.http.payload import (
     KeptResponse,
     PayloadError,
     Request,
-    decode_response,
     is_in_doubt,
     is_json,
     request_of,
@@ -170,7 +169,7 @@ class HttpBackend(Backend):
             result = in_doubt if error.may_have_had_effect else Result.RETRY
             return Outcome(result, str(error), in_doubt=error.may_have_had_effect)
         if task.is_of_client and again and outcome.result is Result.KO:
-            outcome = replace(outcome, output=_in_words(outcome.output))  # people will read it, and decide
+            outcome = replace(outcome, output=response_text(outcome.output))  # people will read it, and decide
         if task.is_of_client and outcome.result in (Result.OK, Result.KO):
             self.tickets.forget(request.ticket)
         return outcome
@@ -450,11 +449,6 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
             "its client is: it needs the same setting"
         )
     return OfSite(client)
-
-
-def _in_words(output: str) -> str:
-    kept = decode_response(output)
-    return f"the service answers {kept.status}: {kept.note or shortened(kept.text)}" if kept else output
 
 
 def answer_key(meta_id: str, op: str) -> str:

@@ -4,13 +4,16 @@ these facts without an agent, and a dry run of the gateway returns them."""
 from typing import Any
 
 from cheops.backends.http.interpretation import WHOLE, Meaning, unexplained_members
-from cheops.backends.http.paths import collection_of, filled, trimmed
-from cheops.backends.http.payload import Request, header, operation_type
+from cheops.backends.http.paths import collection_of, filled, joined, trimmed
+from cheops.backends.http.payload import Request, decode_response, header, operation_type, request_of
 from cheops.backends.http.request import Target
 from cheops.config.service_rules import Rule, RuleKind, ServiceRules
 from cheops.config.services import ServiceConfig
 from cheops.config.session_rules import SessionRole
+from cheops.errors import CheopsError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead
+from cheops.log.operation import Command
+from cheops.text import shortened
 
 
 def explained(
@@ -108,3 +111,18 @@ def without_id(service: ServiceConfig, request: Request, site: str, *, is_of_cli
         f'{{match: "{line}", is: action, of: "{of}"}} if it changes what is at {of} (`of` is the path of what it '
         f'changes, or a member of the body, "$.key"), or {{match: "{line}", is: read}} if it changes nothing'
     )
+
+
+def response_text(output: str) -> str:
+    """What a service answered, for people; any other text as it is."""
+    kept = decode_response(output)
+    return f"the service answers {kept.status}: {kept.note or shortened(kept.text.strip(), 200)}" if kept else output
+
+
+def request_text(command: Command) -> str:
+    """The first line of the request that an operation sends; any other text as it is."""
+    try:
+        request = request_of(command)
+    except CheopsError:
+        return command.line
+    return "nothing is sent" if request.base else f"{request.method} {joined(request.path, request.query)}"

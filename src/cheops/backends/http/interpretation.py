@@ -270,7 +270,9 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
     whatever the rules of that site are."""
     rules, target = service.replication.rules, joined(request.path, request.query)
-    same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
+    same = (
+        f"services.{service.name}.rules must be the same at all sites of a resource; those of the site where it failed"
+    )
     if not request.kind and request.deletes:
         return None
     try:
