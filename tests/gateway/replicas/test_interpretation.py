@@ -46,6 +46,21 @@ def test_a_path_with_variables() -> None:
     assert about(known, "GET /b/k?tagging") is None
 
 
+def test_a_member_without_a_value_never_makes_two_values_one_part() -> None:
+    """If `?lang=de` replaced `?lang=fr`, a site that was cut off would lack one of them, and nobody would know."""
+    known = rules(
+        {"match": "PUT /{a}?lang", "is": "put lang", "of": "/{a}"},
+        {"match": "DELETE /{a}?lang", "is": "delete lang", "of": "/{a}"},
+        {"match": "POST /{a}?watch", "is": "read"},
+        {"match": "POST /{a}?run", "is": "action run", "of": "/{a}"},
+    )
+    assert about(known, "PUT /x?lang=") == ("put", "/x", "lang")
+    assert about(known, "PUT /x?lang=fr") is None
+    assert about(known, "DELETE /x?lang=fr") is None
+    assert about(known, "POST /x?watch=1") == ("read", "", "")
+    assert about(known, "POST /x?run=now") == ("action", "/x", "run")
+
+
 def test_query_members_that_only_select() -> None:
     known = rules({"match": "PUT /{a}?part={n}", "is": "put {n}", "of": "/{a}", "query": ["pretty"]})
     assert about(known, "PUT /x?pretty&part=7") == ("put", "/x", "7")

@@ -474,7 +474,7 @@ def _compared_by_digest(service: ServiceConfig, reply: ServiceReply) -> Outcome:
 def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
     """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
     if kept.status >= 300:
-        return f"the service answers {kept.status}: {kept.text[:1000]}"
+        return f"the service answers {kept.status}: {kept.text.strip()[:1000]}"
     try:
         return comparable(kept.body, without).decode()
     except UnicodeDecodeError:

@@ -125,4 +125,8 @@ def request_text(command: Command) -> str:
         request = request_of(command)
     except CheopsError:
         return command.line
-    return "nothing is sent" if request.base else f"{request.method} {joined(request.path, request.query)}"
+    return (
+        "a base for PATCHes, which sends nothing"
+        if request.base
+        else f"{request.method} {joined(request.path, request.query)}"
+    )
