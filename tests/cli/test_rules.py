@@ -58,6 +58,19 @@ def test_the_list(tmp_path: Path) -> None:
     assert "blobs/uploads/{upload}?digest={digest} put, completes upload /v2/{name}/blobs/{digest}" in found
 
 
+def test_what_is_never_or_not_allowed_to_be_replicated(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text('site: site1\nservices: {app: {url: "http://127.0.0.1:9000", allow: ["PUT /a/*"]}}\n')
+
+    def last(request: str) -> str:
+        return run_here("scope", "rules", "app", "--try", request, "--config", str(file)).out.splitlines()[-1]
+
+    assert last("POST /login").startswith("with '&', it is refused: 'POST /**/login' is never replicated")
+    assert last("PUT /b").startswith("with '&', it is refused: services.app.allow does not have PUT /b")
+    assert last("PUT /a/b") == "plain REST: it replaces what is at this path"
+    assert last("GET /b") == "plain REST: it reads"
+
+
 def test_without_a_file_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run_here("scope", "rules", "kv", "--try", "GET /")

@@ -81,3 +81,5 @@ def _show(console: Console, data: dict[str, Any]) -> None:
             console.print(f"{key:<10} {', '.join(data[key])}", soft_wrap=True, highlight=False)
     if data.get("meaning"):
         console.print(data["meaning"], soft_wrap=True, highlight=False)
+    if data.get("refused"):
+        console.print(f"with '&', it is refused: {data['refused']}", soft_wrap=True, highlight=False)

@@ -3,14 +3,15 @@ these facts without an agent, and a dry run of the gateway returns them."""
 
 from typing import Any
 
-from cheops.backends.http.interpretation import WHOLE, Meaning, unexplained_members
-from cheops.backends.http.paths import collection_of, filled, joined, trimmed
+from cheops.backends.http.interpretation import NO_OPERATIONS, WHOLE, Meaning, unexplained_members
+from cheops.backends.http.paths import collection_of, filled, joined, split_target, trimmed
 from cheops.backends.http.payload import Request, decode_response, header, operation_type, request_of
 from cheops.backends.http.request import Target
+from cheops.backends.http.rules import check_rules
 from cheops.config.service_rules import Rule, RuleKind, ServiceRules
 from cheops.config.services import ServiceConfig
 from cheops.config.session_rules import SessionRole
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead
 from cheops.log.operation import Command
 from cheops.text import shortened
@@ -21,6 +22,16 @@ def explained(
 ) -> dict[str, Any]:
     """The facts. `meaning` is what a rule says. If no rule does, `target` is the replicant that the path leads to, as
     far as that is known."""
+    facts = _facts(service, head, meaning, target)
+    if head.method not in SAFE_METHODS and (meaning is None or meaning.kind not in NO_OPERATIONS):
+        try:
+            check_rules(service, Request(method=head.method, path=split_target(head.target)[0]))
+        except ClientError as error:
+            facts["refused"] = str(error)
+    return facts
+
+
+def _facts(service: ServiceConfig, head: RequestHead, meaning: Meaning | None, target: Target | None) -> dict[str, Any]:
     settings, data = service.replication, {"request": f"{head.method} {head.target}"}
     if meaning is None or meaning.rule is None:
         facts: dict[str, Any] = {**data, "rule": None}

@@ -27,7 +27,7 @@ from cheops.text import in_words, printable, shortened
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
 WHOLE = "/"  # the resource that is a whole service
 _FORM = "application/x-www-form-urlencoded"
-_NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
+NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def meaning_of(
     if found is None:
         return None
     rule, values = found
-    if rule.kind in _NO_OPERATIONS:
+    if rule.kind in NO_OPERATIONS:
         return Meaning(rule.kind, rule=rule)
     part = fill_in(rule.part, values)
     if rule.of == SERVICE:
@@ -282,7 +282,7 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     session = meaning.rule.step.session if meaning and meaning.rule and meaning.rule.step else ""
     if not request.kind and (meaning is None or (meaning.rule and _is_plain(meaning.rule))):
         return None
-    if meaning is None or meaning.kind in _NO_OPERATIONS:
+    if meaning is None or meaning.kind in NO_OPERATIONS:
         return f"{same} say that it is no change, or do not know it"
     # That the path of what clients name is the resource's own was checked before: `rules.check_place`.
     own = (trimmed(request.item), meaning.item) if request.named else (meta_id, meaning.meta_id(service.name))
