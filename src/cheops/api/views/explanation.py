@@ -19,7 +19,7 @@ from cheops.api.views.operations import (
     vector_text,
 )
 from cheops.api.views.payload_text import command_text, detail_text
-from cheops.api.views.status import resource_verdict, sentence, word
+from cheops.api.views.status import resource_verdict, sentence, with_fate, word
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus
 from cheops.log.causality import contains
@@ -280,7 +280,7 @@ def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
 
 def _conclusion(replica: Replica, verdict: ResourceStatus, now_ms: int) -> str:
     partial, advice = _partly_applied(replica, verdict), _advice(replica, verdict)
-    return f"{verdict.overall.value}: {sentence(verdict, now_ms)}{partial}{advice}"
+    return f"{verdict.overall.value}: {with_fate(sentence(verdict, now_ms), replica)}{partial}{advice}"
 
 
 def _partly_applied(replica: Replica, verdict: ResourceStatus) -> str:

@@ -100,7 +100,7 @@ def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStat
     return ResourceStatus(
         id=replica.resource,
         overall=word(verdict.overall),
-        sentence=_with_blocked(_with_fate(sentence(verdict, now_ms), replica), replica),
+        sentence=_with_blocked(with_fate(sentence(verdict, now_ms), replica), replica),
         unreachable=verdict.unreachable,
         order_not_enforced=verdict.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in verdict.sites),
@@ -172,7 +172,7 @@ def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
             return f"{_unreachable(verdict, now_ms)}; {_were_pending(verdict)}{_retries(verdict)}"
 
 
-def _with_fate(text: str, replica: Replica) -> str:
+def with_fate(text: str, replica: Replica) -> str:
     """Sites that agree may agree on nothing."""
     if is_void(replica):
         return _NOTHING
