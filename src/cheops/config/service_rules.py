@@ -63,13 +63,16 @@ class Success:
     members: tuple[tuple[tuple[str, ...], str], ...] = ()  # of a JSON body, and their values as JSON
 
 
+_REPLACING = (RuleKind.PUT, RuleKind.PATCH, RuleKind.DELETE)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What the requests are about that it matches."""
 
     method: str
     path: str
-    query: tuple[tuple[str, str], ...] = ()  # members that must be there; "{x}" names their value, "" takes any
+    query: tuple[tuple[str, str], ...] = ()  # members that must be there; "{x}" names their value, "": see `match`
     selects: frozenset[str] = frozenset()  # members that may be there, and change nothing of what it is about
     kind: RuleKind = RuleKind.READ
     part: str = ""  # of the resource: the `tagging` of an object
@@ -125,6 +128,8 @@ class Rule:
         for name, value in self.query:
             if name not in given or (value and not value.startswith("{") and given[name] != value):
                 return None
+            if not value and given[name] and self.kind in _REPLACING:
+                return None  # `?lang=fr` and `?lang=de` may be two parts: one must not replace the other
             if value.startswith("{"):
                 values[value.strip("{}")] = given[name]
         others = given.keys() - {name for name, _ in self.query}

@@ -1,6 +1,7 @@
 """What a request is about, by the rules of its service."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,22 @@ import pytest
 import yaml
 
 from cheops.backends.http.ids import meta_id_of
-from cheops.backends.http.interpretation import failure, id_at, meaning_of, paths_at, without_members
+from cheops.backends.http.interpretation import (
+    failure,
+    id_at,
+    meaning_of,
+    paths_at,
+    refuse_unexplained,
+    refuse_unexplained_query,
+    without_members,
+)
 from cheops.backends.http.payload import part_name
 from cheops.config.rule_syntax import SERVICE_RULES, rule_set, rule_sets
 from cheops.config.service_rules import RuleKind, ServiceRules, Success
 from cheops.config.services import ReplicationConfig
 from cheops.config.site import parse_site
 from cheops.errors import ClientError
+from cheops.gateway.headers import RequestHead
 from cheops.yaml_file import YamlFileError, parse_yaml
 
 JSON = (("Content-Type", "application/json"),)
@@ -44,6 +54,39 @@ def test_a_path_with_variables() -> None:
     assert about(known, "PUT /b/a/long/key?tagging=&versionId=3") is None  # a query is part of what it is about
     assert about(known, "PUT /b/k") is None
     assert about(known, "GET /b/k?tagging") is None
+
+
+def test_a_member_without_a_value_never_makes_two_values_one_part() -> None:
+    """If `?lang=de` replaced `?lang=fr`, a site that was cut off would lack one of them, and nobody would know."""
+    known = rules(
+        {"match": "PUT /{a}?lang", "is": "put lang", "of": "/{a}"},
+        {"match": "DELETE /{a}?lang", "is": "delete lang", "of": "/{a}"},
+        {"match": "POST /{a}?watch", "is": "read"},
+        {"match": "POST /{a}?run", "is": "action run", "of": "/{a}"},
+    )
+    assert about(known, "PUT /x?lang=") == ("put", "/x", "lang")
+    assert about(known, "PUT /x?lang=fr") is None
+    assert about(known, "DELETE /x?lang=fr") is None
+    assert about(known, "POST /x?watch=1") == ("read", "", "")
+    assert about(known, "POST /x?run=now") == ("action", "/x", "run")
+
+
+@pytest.mark.parametrize("target", ["/docs/a?lang=fr", "/docs/a?tagging", "/docs/a?id=1&X-2=y"])
+def test_the_lines_of_a_refusal_can_be_copied_into_the_rules(target: str) -> None:
+    head = RequestHead("PUT", target, JSON)
+    with pytest.raises(ClientError) as refused:
+        refuse_unexplained_query("app", ServiceRules(), head, "/docs/a")
+    lines = re.findall(r'\{match: "[^"]*", is: (?:"[^"]*"|[^}]*)\}', str(refused.value))
+    assert len(lines) == (1 if target.endswith("tagging") else 2)
+    for line in lines:
+        found = about(rules(yaml.safe_load(line)), f"PUT {target}")
+        assert found is not None, line
+        assert (found[0], found[1], bool(found[2])) == ("put", "/docs/a", True)
+    with pytest.raises(ClientError) as unexplained:
+        refuse_unexplained("app", RequestHead("POST", "/run", JSON))
+    action, read = re.findall(r'\{match: "[^"]*", is: [^}]*\}', str(unexplained.value))
+    assert about(rules(yaml.safe_load(action)), "POST /run") == ("action", "/", "")
+    assert about(rules(yaml.safe_load(read)), "POST /run") == ("read", "", "")
 
 
 def test_query_members_that_only_select() -> None:

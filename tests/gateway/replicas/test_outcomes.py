@@ -77,6 +77,9 @@ def test_what_the_first_service_refuses_is_pending_nowhere_and_listed_as_void(ma
         assert ("void" in row.split(), "CONVERGED" in row) == (True, False), said.out
     (one,) = json.loads(run_here("get", "resources", "--url", url, "-o", "json").out)
     assert "nothing was created: every operation failed" in run_here("status", one["id"], "--url", url).out
+    explained = run_here("explain", one["id"], "--url", url).out
+    assert "(create), 'POST /images', made at site1" in explained
+    assert "has no effect anywhere (rule 1): the service answers 422: " in explained, "not the JSON of the log"
     meta_id = sites.create("site1", PAIR, name="taken")
     rows = {row.split()[0]: row for row in run_here("get", "resources", "--url", url).out.splitlines()[1:]}
     assert "CONVERGED" in rows[meta_id] or "CONVERGING" in rows[meta_id]

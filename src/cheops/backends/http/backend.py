@@ -20,6 +20,7 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
+from cheops.backends.http.explanation import response_text, without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
@@ -32,7 +33,6 @@ from cheops.backends.http.payload import (
     KeptResponse,
     PayloadError,
     Request,
-    decode_response,
     is_in_doubt,
     is_json,
     request_of,
@@ -169,7 +169,7 @@ class HttpBackend(Backend):
             result = in_doubt if error.may_have_had_effect else Result.RETRY
             return Outcome(result, str(error), in_doubt=error.may_have_had_effect)
         if task.is_of_client and again and outcome.result is Result.KO:
-            outcome = replace(outcome, output=_in_words(outcome.output))  # people will read it, and decide
+            outcome = replace(outcome, output=response_text(outcome.output))  # people will read it, and decide
         if task.is_of_client and outcome.result in (Result.OK, Result.KO):
             self.tickets.forget(request.ticket)
         return outcome
@@ -288,7 +288,9 @@ class HttpBackend(Backend):
                 await self.copies.bind(copy, task.approved)
                 path = self.sender.local_path(copy) if request.creates else path
             else:
-                result, note = Result.KO, _without_id(task, self.context.config.name)
+                here = self.context.config.name
+                result = Result.KO
+                note = without_id(task.service, task.request, here, is_of_client=task.is_of_client)
         kept = self.sender.kept(task.service, path, reply)
         if request.method == "POST" and not request.binds and kept.status == _CREATED:
             where = f"services.{task.service.name}.items"
@@ -449,24 +451,6 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
     return OfSite(client)
 
 
-def _in_words(output: str) -> str:
-    kept = decode_response(output)
-    return f"the service answers {kept.status}: {kept.note or shortened(kept.text)}" if kept else output
-
-
-def _without_id(task: Task, site: str) -> str:
-    """Nobody could change or delete the copy later, and no other site knows what belongs together."""
-    config = f"services.{task.service.name}"
-    place = ".".join(("$", *task.service.replication.id)) if task.service.replication.id else "Location"
-    done = "ran at this site only and is not replicated" if task.is_of_client else f"ran at {site}"
-    return (
-        f"{task.request.method} {task.request.path} {done}: the response of the service names no id ({place} of "
-        f"{config}.id, or a Location). If it creates something, say where its id or name is; if it does something "
-        f'else, add a rule to {config}.rules, such as {{match: "{task.request.method} {task.request.path}", is: put, '
-        'of: "$.key"}'
-    )
-
-
 def answer_key(meta_id: str, op: str) -> str:
     """Under which the response with secrets waits for its client (`Tickets`)."""
     return f"{meta_id} {op}"
@@ -490,7 +474,7 @@ def _compared_by_digest(service: ServiceConfig, reply: ServiceReply) -> Outcome:
 def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
     """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
     if kept.status >= 300:
-        return f"the service answers {kept.status}: {kept.text[:1000]}"
+        return f"the service answers {kept.status}: {kept.text.strip()[:1000]}"
     try:
         return comparable(kept.body, without).decode()
     except UnicodeDecodeError:

@@ -4,6 +4,7 @@ The rules are data (cheops.config.service_rules); this module applies them to on
 before it runs an operation: its own rules must say the same.
 """
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ from cheops.text import in_words, printable, shortened
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
 MAX_PATHS = 10_000  # of the resources that one request is about
 WHOLE = "/"  # the resource that is a whole service
-_NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
+_FORM = "application/x-www-form-urlencoded"
+NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def meaning_of(  # noqa: PLR0913 - a request's parts
     if found is None:
         return None
     rule, values = found
-    if rule.kind in _NO_OPERATIONS:
+    if rule.kind in NO_OPERATIONS:
         return Meaning(rule.kind, rule=rule)
     part = fill_in(rule.part, values)
     if rule.of == SERVICE:
@@ -207,7 +209,9 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
     whatever the rules of that site are."""
     rules, target = service.replication.rules, joined(request.path, request.query)
-    same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
+    same = (
+        f"services.{service.name}.rules must be the same at all sites of a resource; those of the site where it failed"
+    )
     if not request.kind and request.deletes:
         return None
     try:
@@ -217,7 +221,7 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     session = meaning.rule.step.session if meaning and meaning.rule and meaning.rule.step else ""
     if not request.kind and (meaning is None or (meaning.rule and _is_plain(meaning.rule))):
         return None
-    if meaning is None or meaning.kind in _NO_OPERATIONS:
+    if meaning is None or meaning.kind in NO_OPERATIONS:
         return f"{same} say that it is no change, or do not know it"
     # That the path of what clients name is the resource's own was checked before: `rules.check_place`.
     own = (trimmed(request.item), meaning.item) if request.named else (meta_id, meaning.meta_id(service.name))
@@ -293,9 +297,9 @@ def refuse_unexplained(service: str, head: RequestHead) -> None:
     """Raises ClientError: nobody knows what a request changes of a service whose changes have one order."""
     path = printable(shortened(trimmed(split_target(head.target)[0])))
     raise ClientError(
-        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one: "
-        f'{{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same result, or '
-        "is: read if it changes nothing",
+        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one at "
+        f'all sites: {{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same '
+        f'result, or {{match: "{head.method} {path}", is: read}} if it changes nothing',
         status=422,
     )
 
@@ -309,23 +313,43 @@ def refuse_by_rule(service: str, head: RequestHead, rule: Rule, replicated: str)
     )
 
 
+def unexplained_members(rules: ServiceRules, target: str) -> list[str]:
+    """The names of the query members of a plain REST request that may have a meaning, each once."""
+    _, query = split_target(target)
+    names = (name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects)
+    return list(dict.fromkeys(names))
+
+
 def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHead, item: str) -> None:
     """Raises ClientError for a change with a query that no rule explains: it may be about a part of the resource, or
     about something else."""
     path, query = split_target(head.target)
-    names = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects]
+    names = unexplained_members(rules, head.target)
     if not names:
         return
-    members = "&".join(dict.fromkeys(names))
-    shown = printable(shortened(members))
+    values, word = dict(parse_qsl(query, keep_blank_values=True)), head.method.lower()
+    members = "&".join(f"{name}={{{_variable(name)}}}" if values[name] else name for name in names)
+    first = printable(shortened(names[0]))
+    line = f'{{match: "{head.method} {printable(shortened(item))}?{printable(shortened(members))}", is: '
+    text = f"{line}{word} {first}}} if it changes a part of what is at this path"
+    if values[names[0]]:  # only people know: one of the two would let a part replace another, or two contents both stay
+        text = (
+            f'{line}"{word} {{{_variable(names[0])}}}"}} if the value of {first} names the part that it changes, '
+            f"{line}{word} {first}}} if the value is what it writes"
+        )
     raise ClientError(
-        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query '{shown}' changes, "
-        f'so it is not replicated. Add a rule to services.{service}.rules, for example {{match: "{head.method} '
-        f'{printable(shortened(item))}?{shown}", is: {head.method.lower()} {printable(shortened(names[0]))}}}, or '
-        f"{{query: [{', '.join(dict.fromkeys(names))}]}} if {in_words(dict.fromkeys(names))} changes nothing of what "
-        "the request is about",
+        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query "
+        f"'{printable(shortened('&'.join(names)))}' changes, so it is not replicated. Add a rule to "
+        f"services.{service}.rules at all sites: {text}, or {{query: [{', '.join(names)}]}} if {in_words(names)} "
+        "changes nothing of what the request is about",
         status=422,
     )
+
+
+def _variable(name: str) -> str:
+    """A variable of a rule for the value of a query member."""
+    found = re.sub("[^a-z_]+", "_", name.lower()).strip("_")
+    return found if found not in ("", "id") else "value"
 
 
 def refuse_unreadable(service: ServiceConfig, content_type: str, meaning: Meaning | None) -> None:

@@ -13,6 +13,7 @@ import os
 
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler, RandomBytes
+from cheops.backends.http.explanation import explained
 from cheops.backends.http.ids import META_ID, Form, meta_id_of, to_meta
 from cheops.backends.http.interpretation import (
     WHOLE,
@@ -29,6 +30,7 @@ from cheops.backends.http.interpretation import (
 )
 from cheops.backends.http.locations import Locations
 from cheops.backends.http.moves import check_move, current_name, refuse_old_name
+from cheops.backends.http.order import check_needed
 from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, joined, split_target, trimmed
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.places import AmbiguousError
@@ -50,12 +52,16 @@ from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
+from cheops.scope.explanation import Method
 from cheops.scope.route import Replicas
 from cheops.scope.tree import Consistency
 from cheops.text import listed, printable, shortened
 
 _FORM = "application/x-www-form-urlencoded"
 _SEARCHING = ("GET", "HEAD")
+
+
+_FOR_ONE_SITE = Meaning(RuleKind.REFUSE)  # no rule is about it, and no other site gets it
 
 
 class HttpReplication:
@@ -91,6 +97,20 @@ class HttpReplication:
         return any(META_ID.search(value) for _, value in head.headers)
 
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
+        incoming, found, meaning = await self._interpreted(service, incoming, route)
+        if found and found[0].step:
+            return await self._sessions.handle(service, incoming, route, *found)
+        if meaning is not None and meaning.kind is RuleKind.REFUSE:  # of nothing that is replicated
+            return await self._reads.local(service, incoming.head, incoming)
+        if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
+            return await self._handle_by_rule(service, incoming, route, meaning)
+        return await self._handle_plain(service, incoming, route)
+
+    async def _interpreted(
+        self, service: str, incoming: IncomingRequest, route: Replicas | None
+    ) -> tuple[IncomingRequest, tuple[Rule, dict[str, str]] | None, Meaning | None]:
+        """The request, with its body in memory if a rule needs that; its rule; and what that says about a change.
+        Raises ClientError for what is not replicated. Executes nothing."""
         if route is not None:
             self._check(service, route)
         head, is_change = incoming.head, incoming.head.method not in SAFE_METHODS
@@ -101,33 +121,35 @@ class HttpReplication:
             refuse_other_spelling(self._copies.index, service, self._rules(service), head)
         incoming = await self._with_what_it_is_about(service, incoming) if is_change else incoming
         try:
-            return await self._handle_readable(service, incoming, route)
+            return incoming, *await self._rule_and_meaning(service, incoming, route)
         except AmbiguousError:
             if is_at_stake:
                 raise
-        return await self._reads.local(service, head, incoming)  # nothing that it may mean is replicated
+        return incoming, None, _FOR_ONE_SITE  # nothing that it may mean is replicated
 
-    async def _handle_readable(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
-        """Raises AmbiguousError, before anything is done, for what rules are about and services read differently."""
+    async def _rule_and_meaning(
+        self, service: str, incoming: IncomingRequest, route: Replicas | None
+    ) -> tuple[tuple[Rule, dict[str, str]] | None, Meaning | None]:
+        """Raises AmbiguousError for what rules are about and services read differently."""
         head = incoming.head
         body = incoming.content if isinstance(incoming, BufferedRequest) else None
         found = rule_for(self._rules(service), head.method, head.target, head.headers, body)
         if found and found[0].step:
-            return await self._sessions.handle(service, incoming, route, *found)
+            return found, None
         if found and found[0].of == REPLICANTS and route:
             await self._refuse_not_replicated(service, head, route)
-        if head.method not in SAFE_METHODS:
-            meaning = self._meaning(service, incoming)
-            if meaning is not None and meaning.kind is RuleKind.REFUSE and meaning.rule:
-                await self._refuse_if_replicated(service, incoming, route, meaning.rule)
-                return await self._reads.local(service, incoming.head, incoming)
-            if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
-                return await self._handle_by_rule(service, incoming, route, meaning)
-            if self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
-                refuse_unexplained(service, incoming.head)
-            if meaning is None:
-                await self._refuse_unknown_query(service, incoming, route)
-        return await self._handle_plain(service, incoming, route)
+        if head.method in SAFE_METHODS:
+            return found, None
+        meaning = self._meaning(service, incoming)
+        if meaning is not None and meaning.kind is RuleKind.REFUSE and meaning.rule:
+            await self._refuse_if_replicated(service, incoming, route, meaning.rule)
+        elif meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
+            pass
+        elif self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
+            refuse_unexplained(service, head)
+        elif meaning is None:
+            await self._refuse_unknown_query(service, incoming, route)
+        return found, meaning
 
     async def _refuse_unknown_query(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> None:
         """Raises ClientError for a change by which a rule would mean something replicated, but for its query."""
@@ -154,23 +176,25 @@ class HttpReplication:
 
     async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         """What no rule explains is plain REST."""
-        head, rules = incoming.head, self._rules(service)
+        head = incoming.head
         target = self._target(service, head, route)
-        if head.method not in SAFE_METHODS and (target or (route and head.method in NAMING)):
-            refuse_unexplained_query(service, rules, head, target.item if target else head.target.partition("?")[0])
         if target is None:
             return await self._handle_unknown(service, incoming, route)
         if head.method in SAFE_METHODS:
             return await self._reads.read(service, incoming, target)
-        if head.method in COLLECTING and target.is_named and not target.sub_path:
-            return await self._reads.local(service, head, incoming)  # it exists, and the service's own response says so
-        if route is None and target.sub_path and self._is_never(service, head.method, target.path):
-            return await self._reads.local(service, head, incoming)  # at one site, with the client's own credentials
+        if self._is_for_one_site(service, head, target, route):
+            return await self._reads.local(service, head, incoming)
         if await self._creates_part(service, head, target):
             sites = route.sites if route else await self._locations.sites_of(target.meta_id)
             within = target.meta_id if target.is_named else ""
             return await self._changes.create(service, incoming, sites, within)
         return await self._changes.change(service, incoming, target)
+
+    def _is_for_one_site(self, service: str, head: RequestHead, target: Target, route: Replicas | None) -> bool:
+        """Whether a change of a replicant goes to the service here, with the client's own credentials."""
+        if head.method in COLLECTING and target.is_named and not target.sub_path:
+            return True  # it exists, and the service's own response says so
+        return route is None and bool(target.sub_path) and self._is_never(service, head.method, target.path)
 
     def _rules(self, service: str) -> ServiceRules:
         return self._node.config.services[service].replication.rules
@@ -200,25 +224,41 @@ class HttpReplication:
             if route is None or self._node.name in route.sites:
                 return await self._reads.local(service, incoming.head, incoming)
             return await self._reads.at_nearest(service, incoming, route.sites, incoming.head.target)
-        path = self._changes.public_path(service, incoming.head)
-        if not meaning.is_named or (meaning.rule and meaning.rule.is_of_service_id and meaning.item != WHOLE):
+        if not self._is_of_chosen_name(meaning):
             return await self._change_of_service_id(service, incoming, route, meaning)
+        target, sites = await self._named_target(service, incoming.head, route, meaning)
+        if not sites:  # nothing of it is replicated
+            return await self._reads.local(service, incoming.head, incoming)
+        return await self._changes.change_by_rule(service, incoming, target, sites)
+
+    @staticmethod
+    def _is_of_chosen_name(meaning: Meaning) -> bool:
+        """Whether clients choose the name of what a rule is about; otherwise the service gives an id."""
+        is_of_id = meaning.rule is not None and meaning.rule.is_of_service_id and meaning.item != WHOLE
+        return meaning.is_named and not is_of_id
+
+    async def _named_target(
+        self, service: str, head: RequestHead, route: Replicas | None, meaning: Meaning
+    ) -> tuple[Target, tuple[str, ...]]:
+        """What a rule is about, and its sites: those of the resource, or of the scope if it is new; none if it is not
+        replicated. Raises ClientError."""
         found = self._copies.index.whose_path(service, meaning.item)  # also where it was moved to
         meta_id = found or meaning.meta_id(service)
+        path = self._changes.public_path(service, head)
+        target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
         sites = await self._locations.known_here(meta_id)
         if not sites and route is None:
             if meaning.kind is RuleKind.MOVE:
                 check_move(self._copies.index, service, meta_id, meaning)
-            return await self._reads.local(service, incoming.head, incoming)  # nothing of it is replicated
+            return target, ()
         refuse_old_name(service, await self._node.pump.replica(meta_id), meaning)
         if meaning.kind is RuleKind.MOVE:
             if not sites:
-                raise _nothing_replicated(meaning.item, incoming.head, route)
+                raise _nothing_replicated(meaning.item, head, route)
             check_move(self._copies.index, service, meta_id, meaning)
             if await self._is_taken(service, meta_id, meaning.to):
                 raise ClientError(f"a replicated resource is at {meaning.to} already", status=409)
-        target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
-        return await self._changes.change_by_rule(service, incoming, target, sites or (route.sites if route else ()))
+        return target, sites or (route.sites if route else ())
 
     async def _refuse_not_replicated(self, service: str, head: RequestHead, route: Replicas) -> None:
         """Raises ClientError for a read of what is not replicated at the sites of its scope."""
@@ -259,14 +299,8 @@ class HttpReplication:
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
     ) -> Response:
         """A change by a rule of what has an id that the service gave: it exists already, or it is not replicated."""
-        if not meaning.is_named:
-            self._refuse_other_place(service, meaning)
-            item = f"{collection_of(meaning.item)}/{ID}"
-            path = self._changes.public_path(service, incoming.head)
-            target = Target(meaning.meta_id(service), path, item, meaning.part, meaning=meaning)
+        if target := self._target_of_service_id(service, incoming.head, route, meaning):
             return await self._changes.change(service, incoming, target)
-        if route is not None:
-            raise _nothing_replicated(meaning.item, incoming.head, route)
         return await self._reads.local(service, incoming.head, incoming)
 
     def _refuse_other_place(self, service: str, meaning: Meaning) -> None:
@@ -279,6 +313,17 @@ class HttpReplication:
                 status=422,
             )
 
+    def _target_of_service_id(
+        self, service: str, head: RequestHead, route: Replicas | None, meaning: Meaning
+    ) -> Target | None:
+        if not meaning.is_named:
+            self._refuse_other_place(service, meaning)
+            item, path = f"{collection_of(meaning.item)}/{ID}", self._changes.public_path(service, head)
+            return Target(meaning.meta_id(service), path, item, meaning.part, meaning=meaning)
+        if route is not None:
+            raise _nothing_replicated(meaning.item, head, route)
+        return None
+
     async def _is_taken(self, service: str, meta_id: str, path: str) -> bool:
         """Whether another replicant has a name, here or at another site."""
         other = meta_id_of("path", service, path)
@@ -286,19 +331,80 @@ class HttpReplication:
         is_there = bool(sites_of(replica)) and not is_deleted(replica) and current_name(replica) in ("", path)
         return other != meta_id and is_there
 
-    async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
-        if route is not None:
-            self._check(service, route)
-        target = self._target(service, head, route)
-        if head.method not in SAFE_METHODS and (target or route):
-            self._changes.check(service, head, target)
+    async def dry_run(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> DryRunResult:
+        head, config = incoming.head, self._node.config.services[service]
+        if route is None and not self.concerns(service, head):  # the service here gets it, whatever the rules say
+            return DryRunResult(explained(config, head, await self._meaning_or_none(service, incoming)))
+        incoming, found, meaning = await self._interpreted(service, incoming, route)
+        if meaning is None and found and (found[0].step or found[0].kind is RuleKind.READ):
+            meaning = self._meaning(service, incoming)
+        about = explained(config, head, meaning)
+        if (found and found[0].step) or (meaning is not None and meaning.kind is RuleKind.REFUSE):
+            return DryRunResult(about, stays_here=route is None or self._node.name in route.sites)
+        if meaning is not None and meaning.kind is RuleKind.READ and head.method not in SAFE_METHODS:
+            return DryRunResult(about, effect=Method.READ)
+        if meaning is not None and meaning.item:
+            return await self._dry_run_by_rule(service, head, route, meaning)
+        return await self._dry_run_plain(service, head, route, about)
+
+    async def _dry_run_by_rule(
+        self, service: str, head: RequestHead, route: Replicas | None, meaning: Meaning
+    ) -> DryRunResult:
+        target: Target | None
+        sites: tuple[str, ...] = ()
+        if self._is_of_chosen_name(meaning):
+            target, sites = await self._named_target(service, head, route, meaning)
+        elif target := self._target_of_service_id(service, head, route, meaning):
+            sites = await self._replicated_at(target)
+        about = explained(self._node.config.services[service], head, meaning)
+        if target is None or not sites:
+            return DryRunResult(about, effect=_effect_of(meaning))
+        self._changes.check(service, head, target)
+        await check_needed(self._node, service, meaning, sites)
+        is_there = bool(await self._locations.known_here(target.meta_id))
+        meta_id = target.meta_id if is_there else ""
+        about["id"] = target.meta_id  # what was moved keeps its own
+        return DryRunResult(about, meta_id, sites, goes_everywhere=True, effect=_effect_of(meaning))
+
+    async def _dry_run_plain(
+        self, service: str, head: RequestHead, route: Replicas | None, about: dict[str, object]
+    ) -> DryRunResult:
+        target, is_change = self._target(service, head, route), head.method not in SAFE_METHODS
+        if target is None and route and is_change:
+            self._changes.check(service, head, None)
+            if head.method != "POST" and head.method not in NAMING and self._node.name in route.sites:
+                target = await self._known_by_name(service, head, route)
         if target is None:
-            return None
+            return DryRunResult(about)
+        if is_change and self._is_for_one_site(service, head, target, route):
+            return DryRunResult(about, stays_here=True)
+        if is_change:
+            self._changes.check(service, head, target)
         await self._reads.refuse_deleted(target)
+        sites = await self._replicated_at(target)
+        if about["rule"] is None and not await self._creates_part(service, head, target):
+            about = explained(self._node.config.services[service], head, None, target)
+        return DryRunResult(about, target.meta_id, sites, goes_everywhere=is_change)
+
+    async def replicant(self, service: str, head: RequestHead) -> DryRunResult | None:
+        if not self.concerns(service, head) or not (target := self._target(service, head, None)):
+            return None
+        sites = await self._replicated_at(target)
+        return DryRunResult(None, target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
+
+    async def _replicated_at(self, target: Target) -> tuple[str, ...]:
+        """Raises ClientError if no site that can be reached knows the replicant."""
         sites = await self._locations.sites_of(target.meta_id)
         if not sites:
             raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
-        return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
+        return sites
+
+    async def _meaning_or_none(self, service: str, incoming: IncomingRequest) -> Meaning | None:
+        """What the rules say about a request that is not replicated: it need not have what they refer to."""
+        try:
+            return self._meaning(service, await self._with_what_it_is_about(service, incoming))
+        except ClientError:
+            return None
 
     def _searches(self, service: str) -> bool:
         return self._node.config.services[service].replication.search
@@ -321,6 +427,8 @@ class HttpReplication:
         target = target_of(self._copies.index, service, path)
         if target is None:
             refuse_whole_collection(self._copies.index, service, head)
+        if head.method not in SAFE_METHODS and (target or (route and head.method in NAMING)):
+            refuse_unexplained_query(service, self._rules(service), head, target.item if target else path)
         return target
 
     async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
@@ -335,9 +443,15 @@ class HttpReplication:
             return await self._changes.create(service, incoming, route.sites)
         if self._node.name not in route.sites:
             return await self._changes.forward(service, incoming, route.sites)
-        if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
-            return await self._changes.change(service, incoming, target)  # created, but not at this site yet
-        raise _nothing_replicated(incoming.head.target, incoming.head, route)
+        target = await self._known_by_name(service, incoming.head, route)
+        return await self._changes.change(service, incoming, target)  # created, but not at this site yet
+
+    async def _known_by_name(self, service: str, head: RequestHead, route: Replicas) -> Target:
+        """Raises ClientError if no site has told this one of such a resource."""
+        target = self._named(service, head)
+        if await self._locations.known_here(target.meta_id):
+            return target
+        raise _nothing_replicated(head.target, head, route)
 
     async def _handle_local(self, service: str, incoming: IncomingRequest) -> Response:
         head = incoming.head
@@ -373,6 +487,12 @@ class HttpReplication:
         without_service = [site for site in route.sites if site in known and known[site].lacks(service)]
         if without_service:
             raise ClientError(f"there is no service '{service}' at {listed(without_service)}")
+
+
+def _effect_of(meaning: Meaning) -> Method:
+    if meaning.is_deletion:
+        return Method.DELETE
+    return Method.CREATE if meaning.kind is RuleKind.CREATE else Method.UPDATE
 
 
 def _nothing_replicated(place: str, head: RequestHead, route: Replicas | None) -> ClientError:
