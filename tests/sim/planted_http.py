@@ -56,24 +56,6 @@ def parts_are_ordered() -> AbstractContextManager[object]:
     return patch.object(changes, "operation_type", type_)
 
 
-def deletions_report_nothing() -> AbstractContextManager[object]:
-    """A site that deletes a collection says nothing of changes in it that the origin of the deletion did not know."""
-
-    async def nothing(*_: Any, **__: Any) -> None:
-        pass
-
-    return patch.object(backend, "report_lost", nothing)
-
-
-def deleted_children_run_again() -> AbstractContextManager[object]:
-    """What comes after the deletion of what contains it runs, although the deletion had seen it."""
-
-    async def no(*_: Any) -> bool:
-        return False
-
-    return patch.object(backend, "is_deleted_with", no)
-
-
 def resources_have_no_order() -> AbstractContextManager[object]:
     """What one client does to a parent and then to a child runs elsewhere as it comes."""
     return patch.object(changes, "touched", lambda *_: [])
