@@ -66,6 +66,9 @@ class BackendContext:
     replica: Callable[[str], Replica | None]  # the engine's state of a resource; None if it is not in memory
     report_refusal: ReportRefusal  # counts and audits an operation of another site that was refused here
     load: Callable[[str], Awaitable[Replica]]  # the engine's state of a resource, loaded from the store if need be
+    # Reports resources in which the applications may differ, and why. It is durable when this returns, and their status
+    # is DIVERGED until a comparison of all sites finds that they are equal.
+    report_drift: Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
+from cheops.backends.http.deletions import MULTI_STATUS, failed_part, is_deleted_with, report_lost
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.explanation import response_text, without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
@@ -30,16 +31,14 @@ from cheops.backends.http.payload import (
     BODY,
     After,
     Header,
-    KeptResponse,
     PayloadError,
     Request,
     is_in_doubt,
-    is_json,
     request_of,
     result_in_doubt,
 )
 from cheops.backends.http.reachability import service_finding
-from cheops.backends.http.restoration import Restoration, comparable
+from cheops.backends.http.restoration import Restoration, shown_state
 from cheops.backends.http.rules import check_place, check_rules
 from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.session_replay import send_session
@@ -144,6 +143,9 @@ class HttpBackend(Backend):
         check_rules(service, request)
         copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
         check_place(service, request, run.resource, copy, replica)
+        is_decided = not self._is_undecided(run.resource, step)
+        if is_decided and await is_deleted_with(self.context, self.copies.index, service.name, run, step):
+            return nothing_to_do("it was deleted here with what contains it")
         if before := await self._unsettled(run, step, request.after):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         outcome = await self._attempt(run, step, service, request)
@@ -152,7 +154,8 @@ class HttpBackend(Backend):
         return outcome
 
     async def _attempt(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Outcome:
-        again = step.again or str(step.op) in self._in_doubt
+        op = str(step.op)
+        again = step.again or op in self._in_doubt or self.copies.has_tried(run.resource, op)
         try:
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
@@ -300,8 +303,8 @@ class HttpBackend(Backend):
             whole = msgspec.structs.replace(self.sender.public(task.service, path, reply), note=kept.note)
             if whole != kept:
                 self.tickets.keep_answer(answer_key(task.meta_id, task.op), whole)
-        if result is Result.OK and request.deletes:
-            await self.copies.unbind(task.meta_id, task.approved)
+        if request.deletes and (result is Result.OK or reply.status == MULTI_STATUS):
+            await self._deleted(task.meta_id, request, task.approved, whole=result is Result.OK)
         return replace(outcome_of(task, result, kept), in_doubt=is_in_doubt(reply.status))
 
     async def _done_before(self, task: Task, path: str, reply: ServiceReply) -> Outcome | None:
@@ -313,11 +316,20 @@ class HttpBackend(Backend):
             # What exists may be of the attempt before, or somebody else's: nobody knows, so nothing is overwritten.
             kept = msgspec.structs.replace(self.sender.kept(task.service, path, reply), note=_MAY_BE_OURS)
             return outcome_of(task, Result.KO, kept)
+        if task.request.to and (moved := await self._existing.moved(task, path, reply)):
+            return moved
         if not await self._is_gone(task, path, reply):
             return None
         if task.request.deletes:
-            await self.copies.unbind(task.meta_id, task.approved)
+            await self._deleted(task.meta_id, task.request, task.approved)
         return nothing_to_do("it is not there any more: an attempt before has deleted it")
+
+    async def _deleted(self, meta_id: str, request: Request, approved: str = "", *, whole: bool = True) -> None:
+        """The service has deleted a resource, or (not `whole`) some of what is in it. What follows from that is durable
+        before the copies are gone: after a crash, this happens again."""
+        await report_lost(self.context, self.copies.index, meta_id, request, whole=whole)
+        if whole:
+            await self.copies.unbind(meta_id, approved)
 
     async def _is_gone(self, task: Task, path: str, reply: ServiceReply) -> bool:
         """Whether a client's DELETE found nothing because an attempt before has deleted it. The service would answer
@@ -336,6 +348,8 @@ class HttpBackend(Backend):
 
     async def _reply(self, task: Task, path: str, more: tuple[Header, ...]) -> ServiceReply:
         """The response of the service. Raises UpstreamError."""
+        if task.request.to and not task.is_of_client:
+            await self.copies.note_try(task.meta_id, task.op)
         if not task.request.session:
             return await self.sender.send(task.service, task.request, path, task.body, task.identity, more=more)
         try:
@@ -353,6 +367,8 @@ class HttpBackend(Backend):
             return Result.RETRY, "the service does not delete it yet: something that is in it is still here"
         target, body = joined(request.path, request.query), None if request.session else task.body
         found = rule_for(task.service.replication.rules, request.method, target, request.headers, body)
+        if result is Result.OK and (failed := failed_part(request.method, reply)):
+            return Result.KO, "" if task.is_of_client else failed
         if found is None or found[0].ok == Success():
             return result, ""
         why = failure(found[0].ok, reply.status, reply.headers, reply.body)
@@ -380,11 +396,7 @@ class HttpBackend(Backend):
             )
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
-        kept = self.sender.kept(service, path, reply)
-        if kept.cut_bytes and reply.status < 300:
-            return _compared_by_digest(service, reply)
-        compared = service.replication.local_members | service.replication.ignore
-        return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
+        return shown_state(service, self.sender.kept(service, path, reply), reply)
 
     async def capture(self, replica: Replica, keep: KeepFile) -> Command:
         service, copy = (
@@ -423,7 +435,7 @@ class HttpBackend(Backend):
         if not happened:
             return
         if request.deletes:
-            await self.copies.unbind(resource)
+            await self._deleted(resource, request)
         elif resource in self.copies.index.copies and not request.to:
             return
         elif request.named and request.binds:
@@ -461,21 +473,3 @@ def http_backend(node: Node) -> HttpBackend:
     backend = node.backends.named(HTTP_BACKEND)
     assert isinstance(backend, HttpBackend)  # noqa: S101 - it is built in under this name
     return backend
-
-
-def _compared_by_digest(service: ServiceConfig, reply: ServiceReply) -> Outcome:
-    """A state that is too large to be kept. In JSON, ids and members of one site differ, so its digest says nothing."""
-    if is_json(reply.header("content-type")):
-        what = f"its state has {reply.size:,} bytes of JSON, and services.{service.name}.keep_response is smaller"
-        return Outcome(Result.KO, f"{what}: it cannot be compared")
-    return Outcome(Result.OK, f"{reply.size} bytes, SHA-256 {reply.digest}")
-
-
-def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
-    """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
-    if kept.status >= 300:
-        return f"the service answers {kept.status}: {kept.text.strip()[:1000]}"
-    try:
-        return comparable(kept.body, without).decode()
-    except UnicodeDecodeError:
-        return kept.base64

@@ -13,11 +13,12 @@ import msgspec
 
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.conditions import NOT_FOR_READING, ConditionGuard
+from cheops.backends.http.deletions import contained
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, new_meta_id
 from cheops.backends.http.interpretation import MAX_BODY_BYTES, WHOLE, refuse_unreadable
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.order import RecentChanges, after, check_needed, named_in, needed_by, touched
+from cheops.backends.http.order import RecentChanges, after, check_needed, known_to, named_in, needed_by, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -394,7 +395,9 @@ class ChangeHandler:
         found = touched(self._backend.copies.index, service, request, target.meta_id, in_body)
         others = dict.fromkeys((*found, *needed_by(service, target.meaning)))
         befores = [after(await self._node.pump.replica(one)) for one in others]
-        request = msgspec.structs.replace(request, after=tuple(filter(None, befores)))
+        within = contained(self._backend.copies.index, request, target.meta_id)
+        contains = [known_to(await self._node.pump.replica(one)) for one in within]
+        request = msgspec.structs.replace(request, after=tuple(filter(None, befores)), contains=tuple(contains))
         if not target.is_named or target.item == WHOLE:
             return request
         earlier = []

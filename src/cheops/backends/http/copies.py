@@ -249,12 +249,18 @@ CREATE TABLE IF NOT EXISTS copies (
   is_number INTEGER NOT NULL, is_named INTEGER NOT NULL, client TEXT NOT NULL, is_away INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS approvals (meta_id TEXT PRIMARY KEY, op TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS tries (meta_id TEXT PRIMARY KEY, op TEXT NOT NULL) WITHOUT ROWID;
 """
 _PUT = "INSERT OR REPLACE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM copies WHERE meta_id = ?"
 _APPROVE = "INSERT OR REPLACE INTO approvals VALUES (?, ?)"
+_TRY = "INSERT OR REPLACE INTO tries VALUES (?, ?)"
+_NO_TRY = "DELETE FROM tries WHERE meta_id = ?"
 _FORGET_APPROVALS = "DELETE FROM approvals WHERE rowid <= (SELECT max(rowid) FROM approvals) - ?"
 _MAX_APPROVALS = 10_000
+
+
+_Rows = tuple[list[tuple[Copy, bool]], list[tuple[str, str]], list[tuple[str, str]]]
 
 
 class Copies:
@@ -266,6 +272,9 @@ class Copies:
         # Of each resource, the last create or delete of a client that the service here has accepted. Its credentials
         # are gone after a crash; an operation that was accepted before needs none.
         self.approvals: BoundedMap[str, str] = BoundedMap(_MAX_APPROVALS)
+        # Of each resource, the operation of another site that was sent to the service here last, and whose response may
+        # have been lost in a crash: only for requests that have another effect, or none, when they are sent again.
+        self._tries: dict[str, str] = {}
         self._path = path
         self._thread = ThreadPoolExecutor(1, "copies")
         self._connection: sqlite3.Connection | None = None
@@ -273,8 +282,11 @@ class Copies:
     async def open(self) -> None:
         self._take(*await asyncio.get_running_loop().run_in_executor(self._thread, self._open))
 
-    def _take(self, rows: list[tuple[Copy, bool]], approvals: list[tuple[str, str]]) -> None:
+    def _take(
+        self, rows: list[tuple[Copy, bool]], approvals: list[tuple[str, str]], tries: list[tuple[str, str]]
+    ) -> None:
         self.approvals.update(approvals)
+        self._tries.update(tries)
         here = (copy for copy, is_away in rows if not is_away)
         self.index = Index(sorted(here, key=lambda copy: copy.item.count("/")))  # wholes before parts
         self.away = {copy.meta_id: copy for copy, is_away in rows if is_away}
@@ -285,9 +297,9 @@ class Copies:
         if self.index.copies.get(copy.meta_id) == copy and not approved:
             return
         taken = self.index.whose_place(copy)
-        await self._write(
-            [(_PUT, _row(copy)), *([(_DROP, (taken,))] if taken else []), *self._approve(copy.meta_id, approved)]
-        )
+        dropped = [(_DROP, (taken,))] if taken else []
+        known = [(_NO_TRY, (copy.meta_id,))] if self._tries.pop(copy.meta_id, None) else []
+        await self._write([(_PUT, _row(copy)), *dropped, *known, *self._approve(copy.meta_id, approved)])
         self.index.add(copy)
         self.away.pop(copy.meta_id, None)
 
@@ -304,6 +316,21 @@ class Copies:
             return []
         self.approvals[meta_id] = op
         return [(_APPROVE, (meta_id, op)), (_FORGET_APPROVALS, (_MAX_APPROVALS,))]
+
+    def has_tried(self, meta_id: str, op: str) -> bool:
+        """Whether an operation was sent to the service before, and nobody knows what became of it."""
+        return self._tries.get(meta_id) == op
+
+    async def note_try(self, meta_id: str, op: str) -> None:
+        """An operation is about to be sent; durable when this returns."""
+        if not self.has_tried(meta_id, op):
+            self._tries[meta_id] = op
+            await self._write([(_TRY, (meta_id, op))])
+
+    async def forget_try(self, meta_id: str) -> None:
+        """The response is known."""
+        if self._tries.pop(meta_id, None):
+            await self._write([(_NO_TRY, (meta_id,))])
 
     async def send_away(self, meta_id: str) -> None:
         """The resource has left this site."""
@@ -324,7 +351,7 @@ class Copies:
     async def _write(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
 
-    def _open(self) -> tuple[list[tuple[Copy, bool]], list[tuple[str, str]]]:
+    def _open(self) -> _Rows:
         with translate_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             create_file(self._path)
@@ -335,11 +362,13 @@ class Copies:
             return self._read(self._connection)
 
     @staticmethod
-    def _read(connection: sqlite3.Connection) -> tuple[list[tuple[Copy, bool]], list[tuple[str, str]]]:
+    def _read(connection: sqlite3.Connection) -> _Rows:
         connection.executescript(_SCHEMA)
         found = connection.execute("SELECT * FROM copies").fetchall()
         approvals = connection.execute("SELECT meta_id, op FROM approvals ORDER BY rowid").fetchall()
-        return [(Copy(a, b, c, d, bool(e), bool(f), g), bool(h)) for a, b, c, d, e, f, g, h in found], approvals
+        tries = connection.execute("SELECT meta_id, op FROM tries").fetchall()
+        copies = [(Copy(a, b, c, d, bool(e), bool(f), g), bool(h)) for a, b, c, d, e, f, g, h in found]
+        return copies, approvals, tries
 
     def _commit(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         with translate_errors(self._path):

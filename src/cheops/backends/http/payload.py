@@ -250,6 +250,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     part: str = ""
     to: str = ""  # of a move: the new path
     after: tuple[After, ...] = ()
+    contains: tuple[After, ...] = ()  # of a deletion: the replicants that it deletes, too; see deletions.py
     earlier: tuple[After, ...] = ()  # what it may refer to by a name; see order.py
     session: str = ""  # it completes a session of this name, and its body is all that was in it; see session_content.py
     state: bool = False  # sets the whole state, as a repair has read it at one site; see restoration.py

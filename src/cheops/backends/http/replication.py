@@ -42,6 +42,7 @@ from cheops.backends.http.request import (
     refuse_override,
     refuse_whole_collection,
     target_of,
+    touched_by_move,
 )
 from cheops.backends.http.session_handler import SessionHandler
 from cheops.backends.http.submission import is_collection, is_deleted, sites_of
@@ -250,7 +251,9 @@ class HttpReplication:
         if not sites and route is None:
             if meaning.kind is RuleKind.MOVE:
                 check_move(self._copies.index, service, meta_id, meaning)
-            return target, ()
+            if meaning.is_deletion:
+                refuse_whole_collection(self._copies.index, service, head)
+            return target, ()  # nothing of it is replicated
         refuse_old_name(service, await self._node.pump.replica(meta_id), meaning)
         if meaning.kind is RuleKind.MOVE:
             if not sites:
@@ -289,6 +292,8 @@ class HttpReplication:
             paths = paths_at(rule, rule.of, values, head.headers, query, body)
         elif target_of(index, service, path) is not None:
             return paths[0]
+        elif touched := touched_by_move(index, service, head):
+            return touched[0]
         for one in paths:
             found = index.whose_path(service, one) or meta_id_of("path", service, one)
             if await self._locations.known_here(found):

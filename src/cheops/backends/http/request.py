@@ -265,9 +265,7 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
     resources: a site could end up with neither, or with both."""
     if head.method not in MOVING:
         return
-    source, _ = split_target(head.target)
-    destination, _ = split_target(first(head, "Destination") or "")
-    touched = [path for path in (source, destination) if _has_replicants(index, service, path)]
+    touched = touched_by_move(index, service, head)
     if not has_scope and not touched:
         return
     what = f"{touched[0]} is, or holds, something replicated" if touched else "its scope has '&'"
@@ -276,6 +274,15 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
         "name with the same sites in the scope" + (", then DELETE the old one" if head.method == "MOVE" else ""),
         status=501,
     )
+
+
+def touched_by_move(index: Index, service: str, head: RequestHead) -> list[str]:
+    """Of the two paths of a MOVE or COPY, those that lead to replicants, or contain some."""
+    if head.method not in MOVING:
+        return []
+    source, _ = split_target(head.target)
+    destination, _ = split_target(first(head, "Destination") or "")
+    return [path for path in (source, destination) if _has_replicants(index, service, path)]
 
 
 def refuse_whole_collection(index: Index, service: str, head: RequestHead) -> None:
