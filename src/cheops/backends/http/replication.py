@@ -14,55 +14,40 @@ import os
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler, RandomBytes
 from cheops.backends.http.explanation import explained
-from cheops.backends.http.ids import META_ID, Form, meta_id_of, to_meta
+from cheops.backends.http.ids import META_ID, meta_id_of
 from cheops.backends.http.interpretation import (
     WHOLE,
-    BufferedRequest,
     Meaning,
-    buffered,
-    meaning_of,
-    paths_at,
-    refuse_by_rule,
-    refuse_unexplained,
     refuse_unexplained_query,
-    rule_about_body,
-    rule_for,
 )
+from cheops.backends.http.interpreter import RequestInterpreter
 from cheops.backends.http.locations import Locations
 from cheops.backends.http.moves import check_move, current_name, refuse_old_name
 from cheops.backends.http.order import check_needed
-from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, joined, split_target, trimmed
+from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, split_target
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
-from cheops.backends.http.places import AmbiguousError
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
     Target,
+    named_target,
     refuse_moving,
-    refuse_other_spelling,
-    refuse_override,
     refuse_whole_collection,
     target_of,
-    touched_by_move,
 )
 from cheops.backends.http.session_handler import SessionHandler
 from cheops.backends.http.submission import is_collection, is_deleted, sites_of
-from cheops.backends.http.translation import form_of
 from cheops.config.request_rules import SAFE_METHODS, first_match
-from cheops.config.service_rules import REPLICANTS, Rule, RuleKind, ServiceRules
-from cheops.errors import CheopsError, ClientError
+from cheops.config.service_rules import RuleKind
+from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
 from cheops.scope.explanation import Method
 from cheops.scope.route import Replicas
-from cheops.scope.tree import Consistency
-from cheops.text import listed, printable, shortened
+from cheops.text import printable, shortened
 
 _FORM = "application/x-www-form-urlencoded"
 _SEARCHING = ("GET", "HEAD")
-
-
-_FOR_ONE_SITE = Meaning(RuleKind.REFUSE)  # no rule is about it, and no other site gets it
 
 
 class HttpReplication:
@@ -77,6 +62,9 @@ class HttpReplication:
         self._reads = ReadHandler(node, services, self._locations)
         self._changes = ChangeHandler(node, services, self._reads, self._locations, random_bytes)
         self._sessions = SessionHandler(node, self._reads, self._changes, self._locations)
+        self._interpreter = RequestInterpreter(
+            node, self._copies.index, self._locations, self._reads.response_ids, self._sessions.knows
+        )
 
     def guard_runs(self, guard: RunGuard | None) -> None:
         self._backend.guard = guard
@@ -98,7 +86,7 @@ class HttpReplication:
         return any(META_ID.search(value) for _, value in head.headers)
 
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
-        incoming, found, meaning = await self._interpreted(service, incoming, route)
+        incoming, found, meaning = await self._interpreter.interpret(service, incoming, route)
         if found and found[0].step:
             return await self._sessions.handle(service, incoming, route, *found)
         if meaning is not None and meaning.kind is RuleKind.REFUSE:  # of nothing that is replicated
@@ -106,74 +94,6 @@ class HttpReplication:
         if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
             return await self._handle_by_rule(service, incoming, route, meaning)
         return await self._handle_plain(service, incoming, route)
-
-    async def _interpreted(
-        self, service: str, incoming: IncomingRequest, route: Replicas | None
-    ) -> tuple[IncomingRequest, tuple[Rule, dict[str, str]] | None, Meaning | None]:
-        """The request, with its body in memory if a rule needs that; its rule; and what that says about a change.
-        Raises ClientError for what is not replicated. Executes nothing."""
-        if route is not None:
-            self._check(service, route)
-        head, is_change = incoming.head, incoming.head.method not in SAFE_METHODS
-        is_at_stake = route is not None or self._copies.index.has_service(service)
-        if is_at_stake:
-            refuse_override(self._copies.index, service, self._rules(service), head, has_scope=route is not None)
-        if is_at_stake and is_change:
-            refuse_other_spelling(self._copies.index, service, self._rules(service), head)
-        incoming = await self._with_what_it_is_about(service, incoming) if is_change else incoming
-        try:
-            return incoming, *await self._rule_and_meaning(service, incoming, route)
-        except AmbiguousError:
-            if is_at_stake:
-                raise
-        return incoming, None, _FOR_ONE_SITE  # nothing that it may mean is replicated
-
-    async def _rule_and_meaning(
-        self, service: str, incoming: IncomingRequest, route: Replicas | None
-    ) -> tuple[tuple[Rule, dict[str, str]] | None, Meaning | None]:
-        """Raises AmbiguousError for what rules are about and services read differently."""
-        head = incoming.head
-        body = incoming.content if isinstance(incoming, BufferedRequest) else None
-        found = rule_for(self._rules(service), head.method, head.target, head.headers, body)
-        if found and found[0].step:
-            return found, None
-        if found and found[0].of == REPLICANTS and route:
-            await self._refuse_not_replicated(service, head, route)
-        if head.method in SAFE_METHODS:
-            return found, None
-        meaning = self._meaning(service, incoming)
-        if meaning is not None and meaning.kind is RuleKind.REFUSE and meaning.rule:
-            await self._refuse_if_replicated(service, incoming, route, meaning.rule)
-        elif meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
-            pass
-        elif self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
-            refuse_unexplained(service, head)
-        elif meaning is None:
-            await self._refuse_unknown_query(service, incoming, route)
-        return found, meaning
-
-    async def _refuse_unknown_query(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> None:
-        """Raises ClientError for a change by which a rule would mean something replicated, but for its query."""
-        head = incoming.head
-        if "?" not in head.target or not await self._would_mean_replicated(service, incoming, route):
-            return
-        refuse_unexplained_query(service, self._rules(service), head, split_target(head.target)[0])
-        raise ClientError(
-            "a member of the query of this request is there twice, and services differ in which one counts: it is not "
-            "replicated",
-            status=422,
-        )
-
-    async def _would_mean_replicated(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> bool:
-        head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
-        found = rule_for(self._rules(service), head.method, head.target, head.headers, body, any_query=True)
-        if found and found[0].step:
-            return route is not None or self._sessions.knows(service, *found)
-        near = self._meaning(service, incoming, any_query=True)
-        if near is None or not near.item:
-            return False
-        meta_id = self._copies.index.whose_path(service, near.item) or near.meta_id(service)
-        return route is not None or bool(await self._locations.known_here(meta_id))
 
     async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         """What no rule explains is plain REST."""
@@ -196,27 +116,6 @@ class HttpReplication:
         if head.method in COLLECTING and target.is_named and not target.sub_path:
             return True  # it exists, and the service's own response says so
         return route is None and bool(target.sub_path) and self._is_never(service, head.method, target.path)
-
-    def _rules(self, service: str) -> ServiceRules:
-        return self._node.config.services[service].replication.rules
-
-    async def _with_what_it_is_about(self, service: str, incoming: IncomingRequest) -> IncomingRequest:
-        """The request, with its body in memory if a rule needs that."""
-        head = incoming.head
-        rule = rule_about_body(self._rules(service), head.method, head.target, head.headers)
-        return await buffered(incoming, rule) if rule else incoming
-
-    def _meaning(self, service: str, incoming: IncomingRequest, *, any_query: bool = False) -> Meaning | None:
-        """Raises ClientError."""
-        head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
-        rules = self._rules(service)
-        if body and form_of(head) is Form.JSON:  # as the operation will have it: with meta-ids
-            body = to_meta(body, self._reads.response_ids(service, head))
-        target = joined(
-            self._copies.index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
-            split_target(head.target)[1],
-        )
-        return meaning_of(rules, head.method, target, head.headers, body, any_query=any_query)
 
     async def _handle_by_rule(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
@@ -263,43 +162,6 @@ class HttpReplication:
                 raise ClientError(f"a replicated resource is at {meaning.to} already", status=409)
         return target, sites or (route.sites if route else ())
 
-    async def _refuse_not_replicated(self, service: str, head: RequestHead, route: Replicas) -> None:
-        """Raises ClientError for a read of what is not replicated at the sites of its scope."""
-        known = await self._locations.known_here(self._named(service, head).meta_id)
-        if not set(route.sites) <= set(known):
-            path = printable(shortened(split_target(head.target)[0]))
-            raise ClientError(f"{path} is not replicated at {listed(route.sites)}", status=404)
-
-    async def _refuse_if_replicated(
-        self, service: str, incoming: IncomingRequest, route: Replicas | None, rule: Rule
-    ) -> None:
-        """Raises ClientError: a change that no other site could repeat must not be made to what is replicated."""
-        replicated = await self._replicated(service, incoming, rule)
-        if route is not None or replicated:
-            refuse_by_rule(service, incoming.head, rule, replicated)
-
-    async def _replicated(self, service: str, incoming: IncomingRequest, rule: Rule) -> str:
-        """What a request is about that is replicated; empty if nothing is. By default that is what its path leads to,
-        or is below; if the rule says of what it is, only that."""
-        head, index = incoming.head, self._copies.index
-        path, query = split_target(head.target)
-        if index.is_at(service, WHOLE):
-            return "the whole service"
-        paths = [trimmed(canonical(path))]
-        if rule.of:
-            values = rule.match(head.method, canonical(path), query) or {}
-            body = incoming.content if isinstance(incoming, BufferedRequest) else None
-            paths = paths_at(rule, rule.of, values, head.headers, query, body)
-        elif target_of(index, service, path) is not None:
-            return paths[0]
-        elif touched := touched_by_move(index, service, head):
-            return touched[0]
-        for one in paths:
-            found = index.whose_path(service, one) or meta_id_of("path", service, one)
-            if await self._locations.known_here(found):
-                return one
-        return ""
-
     async def _change_of_service_id(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
     ) -> Response:
@@ -339,10 +201,10 @@ class HttpReplication:
     async def dry_run(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> DryRunResult:
         head, config = incoming.head, self._node.config.services[service]
         if route is None and not self.concerns(service, head):  # the service here gets it, whatever the rules say
-            return DryRunResult(explained(config, head, await self._meaning_or_none(service, incoming)))
-        incoming, found, meaning = await self._interpreted(service, incoming, route)
+            return DryRunResult(explained(config, head, await self._interpreter.meaning_or_none(service, incoming)))
+        incoming, found, meaning = await self._interpreter.interpret(service, incoming, route)
         if meaning is None and found and (found[0].step or found[0].kind is RuleKind.READ):
-            meaning = self._meaning(service, incoming)
+            meaning = self._interpreter.meaning(service, incoming)
         about = explained(config, head, meaning)
         if (found and found[0].step) or (meaning is not None and meaning.kind is RuleKind.REFUSE):
             return DryRunResult(about, stays_here=route is None or self._node.name in route.sites)
@@ -404,19 +266,12 @@ class HttpReplication:
             raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
         return sites
 
-    async def _meaning_or_none(self, service: str, incoming: IncomingRequest) -> Meaning | None:
-        """What the rules say about a request that is not replicated: it need not have what they refer to."""
-        try:
-            return self._meaning(service, await self._with_what_it_is_about(service, incoming))
-        except ClientError:
-            return None
-
     def _searches(self, service: str) -> bool:
         return self._node.config.services[service].replication.search
 
     def _is_watched(self, service: str) -> bool:
         """Whether the agent must see all requests, also before there are replicants."""
-        return self._searches(service) or self._rules(service).need_all_requests
+        return self._searches(service) or self._interpreter.rules(service).need_all_requests
 
     def _is_never(self, service: str, method: str, path: str) -> bool:
         never = self._node.config.services[service].replication.never
@@ -433,7 +288,7 @@ class HttpReplication:
         if target is None:
             refuse_whole_collection(self._copies.index, service, head)
         if head.method not in SAFE_METHODS and (target or (route and head.method in NAMING)):
-            refuse_unexplained_query(service, self._rules(service), head, target.item if target else path)
+            refuse_unexplained_query(service, self._interpreter.rules(service), head, target.item if target else path)
         return target
 
     async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
@@ -453,7 +308,7 @@ class HttpReplication:
 
     async def _known_by_name(self, service: str, head: RequestHead, route: Replicas) -> Target:
         """Raises ClientError if no site has told this one of such a resource."""
-        target = self._named(service, head)
+        target = named_target(service, head)
         if await self._locations.known_here(target.meta_id):
             return target
         raise _nothing_replicated(head.target, head, route)
@@ -461,7 +316,7 @@ class HttpReplication:
     async def _handle_local(self, service: str, incoming: IncomingRequest) -> Response:
         head = incoming.head
         if head.method in _SEARCHING and not incoming.is_forwarded and self._searches(service):
-            return await self._reads.local_or_elsewhere(service, incoming, self._named(service, head))
+            return await self._reads.local_or_elsewhere(service, incoming, named_target(service, head))
         return await self._reads.local(service, head, incoming)
 
     async def _creates_part(self, service: str, head: RequestHead, target: Target) -> bool:
@@ -474,24 +329,6 @@ class HttpReplication:
         if head.method not in NAMING or not target.is_named:
             return False
         return is_collection(await self._node.pump.replica(target.meta_id))
-
-    def _named(self, service: str, head: RequestHead) -> Target:
-        """The target of a path that a client chose."""
-        sent = canonical(split_target(head.target)[0])
-        path = trimmed(sent)
-        return Target(meta_id_of("path", service, path), sent, path, is_named=True)
-
-    def _check(self, service: str, route: Replicas) -> None:
-        if route.consistency is not Consistency.EVENTUAL:
-            raise CheopsError(
-                f"the level '{route.consistency.value}' is not implemented yet for HTTP; without a level replicas "
-                "become equal as soon as they can reach each other",
-                status=501,
-            )
-        known = self._node.snapshot().sites
-        without_service = [site for site in route.sites if site in known and known[site].lacks(service)]
-        if without_service:
-            raise ClientError(f"there is no service '{service}' at {listed(without_service)}")
 
 
 def _effect_of(meaning: Meaning) -> Method:

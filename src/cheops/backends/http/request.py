@@ -7,7 +7,7 @@ from enum import StrEnum
 from urllib.parse import parse_qsl
 
 from cheops.backends.http.copies import Copy, Index
-from cheops.backends.http.ids import is_meta_id
+from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import ID, below, canonical, collection_of, folded, prefixes, split_target, trimmed
 from cheops.backends.http.payload import plain_name
@@ -195,6 +195,13 @@ class Target:
     within: str = ""  # of what is to be created: the replicated collection that it is in
     meaning: Meaning | None = None  # by a rule
     session: str = ""  # it completes a session of this name
+
+
+def named_target(service: str, head: RequestHead) -> Target:
+    """The target of a path that a client chose."""
+    sent = canonical(split_target(head.target)[0])
+    path = trimmed(sent)
+    return Target(meta_id_of("path", service, path), sent, path, is_named=True)
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:
