@@ -1,5 +1,6 @@
 """The contents of Jupyter Server, with `rules: jupyter`: clients name files, and a PATCH renames them."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -63,7 +64,8 @@ class Jupyters:
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = Path(folder, name)
-                found[str(path.relative_to(root))] = path.read_text()
+                with contextlib.suppress(FileNotFoundError):  # it is renamed at this moment
+                    found[str(path.relative_to(root))] = path.read_text()
         return found
 
     def agree_on(self, wanted: dict[str, str]) -> None:
