@@ -5,7 +5,7 @@ It executes nothing, so a dry run asks it the same questions as the request itse
 
 from collections.abc import Callable
 
-from cheops.backends.http.copies import Index
+from cheops.backends.http.copies import Copies
 from cheops.backends.http.ids import Form, meta_id_of, to_meta
 from cheops.backends.http.interpretation import (
     WHOLE,
@@ -50,13 +50,13 @@ class RequestInterpreter:
     def __init__(
         self,
         node: Node,
-        index: Index,
+        copies: Copies,
         locations: Locations,
         response_ids: Callable[[str, RequestHead], ResponseIds],
         knows_session: Callable[[str, Rule, dict[str, str]], bool],
     ) -> None:
         self._node = node
-        self._index = index
+        self._copies = copies
         self._locations = locations
         self._response_ids = response_ids
         self._knows_session = knows_session
@@ -69,11 +69,11 @@ class RequestInterpreter:
         if route is not None:
             self._check(service, route)
         head, is_change = incoming.head, incoming.head.method not in SAFE_METHODS
-        is_at_stake = route is not None or self._index.has_service(service)
+        is_at_stake = route is not None or self._copies.index.has_service(service)
         if is_at_stake:
-            refuse_override(self._index, service, self.rules(service), head, has_scope=route is not None)
+            refuse_override(self._copies.index, service, self.rules(service), head, has_scope=route is not None)
         if is_at_stake and is_change:
-            refuse_other_spelling(self._index, service, self.rules(service), head)
+            refuse_other_spelling(self._copies.index, service, self.rules(service), head)
         incoming = await self._with_what_it_is_about(service, incoming) if is_change else incoming
         try:
             return incoming, *await self._rule_and_meaning(service, incoming, route)
@@ -100,7 +100,7 @@ class RequestInterpreter:
             await self._refuse_if_replicated(service, incoming, route, meaning.rule)
         elif meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
             pass
-        elif self.rules(service).is_whole and (route or self._index.is_at(service, WHOLE)):
+        elif self.rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
             refuse_unexplained(service, head)
         elif meaning is None:
             await self._refuse_unknown_query(service, incoming, route)
@@ -126,7 +126,7 @@ class RequestInterpreter:
         near = self.meaning(service, incoming, any_query=True)
         if near is None or not near.item:
             return False
-        meta_id = self._index.whose_path(service, near.item) or near.meta_id(service)
+        meta_id = self._copies.index.whose_path(service, near.item) or near.meta_id(service)
         return route is not None or bool(await self._locations.known_here(meta_id))
 
     async def meaning_or_none(self, service: str, incoming: IncomingRequest) -> Meaning | None:
@@ -152,7 +152,7 @@ class RequestInterpreter:
         if body and form_of(head) is Form.JSON:  # as the operation will have it: with meta-ids
             body = to_meta(body, self._response_ids(service, head))
         target = joined(
-            self._index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
+            self._copies.index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
             split_target(head.target)[1],
         )
         return meaning_of(rules, head.method, target, head.headers, body, any_query=any_query)
@@ -175,7 +175,7 @@ class RequestInterpreter:
     async def _replicated(self, service: str, incoming: IncomingRequest, rule: Rule) -> str:
         """What a request is about that is replicated; empty if nothing is. By default that is what its path leads to,
         or is below; if the rule says of what it is, only that."""
-        head, index = incoming.head, self._index
+        head, index = incoming.head, self._copies.index
         path, query = split_target(head.target)
         if index.is_at(service, WHOLE):
             return "the whole service"

@@ -63,7 +63,7 @@ class HttpReplication:
         self._changes = ChangeHandler(node, services, self._reads, self._locations, random_bytes)
         self._sessions = SessionHandler(node, self._reads, self._changes, self._locations)
         self._interpreter = RequestInterpreter(
-            node, self._copies.index, self._locations, self._reads.response_ids, self._sessions.knows
+            node, self._copies, self._locations, self._reads.response_ids, self._sessions.knows
         )
 
     def guard_runs(self, guard: RunGuard | None) -> None:
