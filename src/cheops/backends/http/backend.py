@@ -21,7 +21,7 @@ from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.deletions import MULTI_STATUS, failed_part, is_deleted_with, report_lost
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
-from cheops.backends.http.explanation import response_text, without_id
+from cheops.backends.http.explanation import child_without_id, response_text, without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
@@ -295,9 +295,8 @@ class HttpBackend(Backend):
                 result = Result.KO
                 note = without_id(task.service, task.request, here, is_of_client=task.is_of_client)
         kept = self.sender.kept(task.service, path, reply)
-        if request.method == "POST" and not request.binds and kept.status == _CREATED:
-            where = f"services.{task.service.name}.items"
-            note = f"what was created has an id of its own at each site; {where} would make it a replicant"
+        if result is Result.OK and self._creates_unknown(task, reply):
+            result, note = Result.KO, child_without_id(task.service, request)
         kept = msgspec.structs.replace(kept, note=note or kept.note)
         if task.is_of_client and result in (Result.OK, Result.KO):
             whole = msgspec.structs.replace(self.sender.public(task.service, path, reply), note=kept.note)
@@ -358,6 +357,14 @@ class HttpBackend(Backend):
             if task.completes_own_session and error.may_have_had_effect:
                 raise _LostAnswerError(str(error)) from error
             raise
+
+    def _creates_unknown(self, task: Task, reply: ServiceReply) -> bool:
+        """Whether a service gave an id to what was created below a replicant, and no rule and no `items` is about it:
+        each site would give another one, by which later requests reach one site."""
+        request = task.request
+        if request.method != "POST" or request.binds or request.kind or reply.status != _CREATED:
+            return False
+        return self.sender.new_copy(task.service, task.meta_id, request, reply) is not None
 
     def _judged(self, task: Task, reply: ServiceReply) -> tuple[Result, str]:
         """What a response means, by the rule of the request if it has one; and a note for people."""

@@ -1,8 +1,10 @@
 """What becomes of a request, in words: its rule, its resource and its operation. `cheops scope rules --try` prints
 these facts without an agent, and a dry run of the gateway returns them."""
 
+from collections.abc import Iterable
 from typing import Any
 
+from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.interpretation import NO_OPERATIONS, WHOLE, Meaning, rule_for, unexplained_members
 from cheops.backends.http.paths import collection_of, filled, joined, split_target, trimmed
 from cheops.backends.http.payload import Request, decode_response, header, operation_type, request_of
@@ -138,6 +140,26 @@ def without_id(service: ServiceConfig, request: Request, site: str, *, is_of_cli
         f'{{match: "{line}", is: action, of: "{of}"}} if it changes what is at {of} (`of` is the path of what it '
         f'changes, or a member of the body, "$.key"), or {{match: "{line}", is: read}} if it changes nothing'
     )
+
+
+def child_without_id(service: ServiceConfig, request: Request) -> str:
+    """Why a POST below a replicant is not replicated if its response names an id, and the lines to add."""
+    config, path = f"services.{service.name}", trimmed(request.path)
+    segments = ["*" if is_meta_id(one) else one for one in path.split("/")]
+    collection, match = "/".join(segments), _path_template(segments)
+    of = match.rpartition("/")[0]
+    return (
+        f"{request.method} {request.path} ran at this site only and is not replicated: the service gave what it "
+        f"created an id, and at each site that would be another one. Add where it is found to {config}.items, at "
+        f'all sites: {{"{collection}": "{collection}/{{id}}"}}. If no later request has that id, add a rule to '
+        f'{config}.rules instead: {{match: "{request.method} {match}", is: action, of: "{of}"}}'
+    )
+
+
+def _path_template(segments: Iterable[str]) -> str:
+    """A path in which a variable stands for each `*`."""
+    names = iter("abcdefghijklmnopqrstuvwxyz")
+    return "/".join(f"{{{next(names)}}}" if one == "*" else one for one in segments)
 
 
 def response_text(output: str) -> str:
