@@ -283,7 +283,16 @@ async def plan_repair(request: ApiRequest[FreshParameters]) -> RepairPlan:
             )
             for site, state in zip(sites, states, strict=True)
         ),
+        no_state=_no_state(node, replica),
     )
+
+
+def _no_state(node: Node, replica: Replica) -> str:
+    try:
+        node.backends.of_type(replica.type.name).check_capture(replica)
+    except ClientError as error:
+        return str(error)
+    return ""
 
 
 async def _state_at(node: Node, who: Principal, site: str, id_: str) -> dict[str, Any]:

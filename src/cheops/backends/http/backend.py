@@ -405,6 +405,9 @@ class HttpBackend(Backend):
             return Outcome(Result.KO, str(error))
         return shown_state(service, self.sender.kept(service, path, reply), reply)
 
+    def check_capture(self, replica: Replica) -> None:
+        self._restoration.check(self._services[service_of(replica.type.name) or ""], replica)
+
     async def capture(self, replica: Replica, keep: KeepFile) -> Command:
         service, copy = (
             self._services[service_of(replica.type.name) or ""],

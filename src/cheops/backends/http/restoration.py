@@ -14,7 +14,7 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.existing import Task, outcome_of
 from cheops.backends.http.ids import Form, meta_ids_in, text_to_local, to_meta
-from cheops.backends.http.interpretation import drop_members, meaning_of
+from cheops.backends.http.interpretation import drop_members, meaning_of, rule_about_body
 from cheops.backends.http.order import after, touched
 from cheops.backends.http.paths import collection_of, last_segment, trimmed
 from cheops.backends.http.payload import (
@@ -105,8 +105,9 @@ class Restoration:
     async def capture(self, service: ServiceConfig, replica: Replica, identity: Identity, keep: KeepFile) -> Command:
         """The payload that writes this site's state at any site. Raises ClientError if there is none."""
         meta_id, copy = replica.resource, self._copies.index.copies.get(replica.resource)
-        self._check(replica, copy)
-        assert copy is not None  # noqa: S101 - as checked
+        self.check(service, replica)
+        if copy is None:
+            raise _refused(f"{self._site} has no copy of it")
         reply = await self._read(service, copy, identity)
         if reply.status in _GONE:
             raise _refused(
@@ -141,12 +142,15 @@ class Restoration:
         file = await keep(BODY, body)
         return command_of(msgspec.structs.replace(request, file_bytes=file.size), file.hash)
 
-    def _check(self, replica: Replica, copy: Copy | None) -> None:
-        """Raises ClientError for a resource whose state is not one document."""
+    def check(self, service: ServiceConfig, replica: Replica) -> None:
+        """Raises ClientError for a resource whose state is not one document that a PUT could write."""
+        copy = self._copies.index.copies.get(replica.resource)
         if is_deleted(replica):
             raise _refused("it is deleted")
+        if not replica.history.effective and not replica.history.folded:
+            raise _refused("nothing was created")
         if copy is None:
-            raise _refused(f"{self._site} has no copy of it")
+            return
         if is_collection(replica):
             raise _refused("it is a collection, which has no state of its own: repair what is in it")
         if parts := [str(op.id) for op in replica.history.effective if _is_about_a_part(request_of(op.payload), copy)]:
@@ -154,6 +158,9 @@ class Restoration:
                 f"{in_words(parts[:_MOST_NAMED])} changed parts of it, below its path, and a GET of it need not show "
                 "them: --retry, or write the parts again through the gateway"
             )
+        if rule_about_body(service.replication.rules, PUT_METHOD, copy.path, ()) is None:
+            put = Request(method=PUT_METHOD, path=copy.path, item=copy.item, named=copy.is_named)
+            self._by_rule(service, put, replica.resource, b"")
 
     @staticmethod
     def _by_rule(service: ServiceConfig, request: Request, meta_id: str, body: bytes) -> Request:
