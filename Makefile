@@ -63,7 +63,7 @@ $(NODE_RED)/.installed: tests/apps/rules/node-red/package.json | system
 	@npm install --prefix $(NODE_RED) --no-audit --no-fund --no-package-lock --omit=optional --loglevel=error
 	@touch $@
 
-apps: setup $(OPENSTACK)/.installed $(S3)/.installed $(APPLICATIONS)/.installed $(NODE_RED)/.installed ## run the tests with real applications: OpenStack, Kubernetes, etcd, git, S3, registries, Alertmanager, Node-RED, Jupyter, Synapse
+apps: setup $(OPENSTACK)/.installed $(S3)/.installed $(APPLICATIONS)/.installed $(NODE_RED)/.installed ## run the tests with real applications: OpenStack, Kubernetes, etcd, git, S3, registries, Alertmanager, Node-RED, Jupyter, Synapse, WebDAV
 	$(BIN)/pytest tests/apps $(APPS)
 
 check: $(VENV)/.installed ## check style, types, import rules and known security mistakes

@@ -13,6 +13,7 @@ OK = {"Status": "OK", "Output": "1"}
 OTHER = {"Status": "OK", "Output": "2"}
 ABSENT = {"Status": "KO", "Output": "the service answers 404: no such image"}
 GONE = {"Status": "KO", "Output": "the service answers 410: "}
+NO_COPY = {"Status": "KO", "Output": "there is no copy of c4e095a1 at this site"}
 BROKEN = {"Status": "KO", "Output": "the service answers 500: oh"}
 SILENT = {"Status": "TIMEOUT", "Output": "site2 is unreachable"}
 SENTENCE = "the application at {} differs from that at a, although all sites ran the same"
@@ -26,7 +27,10 @@ SENTENCE = "the application at {} differs from that at a, although all sites ran
         ((OK, OTHER, OK), SENTENCE.format("b")),
         ((OK, OTHER, ABSENT), SENTENCE.format("b and c")),
         ((OK, ABSENT), SENTENCE.format("b")),
-        ((ABSENT, GONE), ""),
+        ((ABSENT, GONE), None),  # it is not deleted: a GET of it does not show it
+        ((OK, NO_COPY), SENTENCE.format("b")),
+        ((ABSENT, NO_COPY), ""),
+        ((NO_COPY, NO_COPY), ""),
         ((OK, BROKEN), None),
         ((OK, OTHER, SILENT), None),
     ],

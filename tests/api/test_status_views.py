@@ -159,6 +159,8 @@ def test_a_deletion_shows() -> None:
     lab.submit("a", "n", "set 0", Kind.DELETE)
     lab.run()
     assert summary(lab.at("b", "n"), set()).deleted
+    assert status(lab, "b").sentence == "deleted; both sites are in sync"
+    assert explain(lab, "b").conclusion == "CONVERGED: deleted; both sites are in sync"
 
 
 def test_a_site_that_a_resource_left_says_where_it_went() -> None:

@@ -15,7 +15,7 @@ from cheops.log.operation import Command, FileRef, OpId, Origin
 from cheops.node.backends import Backends
 from cheops.store.files import FileStore
 from cheops.store.room import DiskRoom
-from tests.backends.contexts import no_replica
+from tests.backends.contexts import no_drift, no_replica
 
 OUTCOMES = {"ok": Result.OK, "ko": Result.KO, "retry": Result.RETRY, "maybe": Result.MAYBE}
 
@@ -52,7 +52,7 @@ class Scene:
         )
         report = lambda *refusal: self.refusals.append(refusal)  # noqa: E731 - it has no other name
         self.backend = kind(
-            BackendContext(config, config.types, files, CommandRunner(), lambda _id: None, report, no_replica)
+            BackendContext(config, config.types, files, CommandRunner(), lambda _id: None, report, no_replica, no_drift)
         )
 
     def run(self, *lines: str, until_failure: bool = False, files: tuple[FileRef, ...] = ()) -> list[Outcome]:
@@ -114,7 +114,11 @@ def test_a_backend_that_fails_is_named_and_its_outcome_is_unknown(
 
     config = parse_site("site: here\ntypes: {t: {reset: clear}}\n", tmp_path / "site.yaml")
     backends = Backends(
-        config, FileStore(tmp_path / "files", DiskRoom(tmp_path, 0)), CommandRunner(), lambda _site, _reason: None
+        config,
+        FileStore(tmp_path / "files", DiskRoom(tmp_path, 0)),
+        CommandRunner(),
+        lambda _site, _reason: None,
+        no_drift,
     )
     monkeypatch.setattr(CommandBackend, "run_step", fail)
     run = Run("r", 1, (Step(OpId(Origin("there", "1"), 1), Command("set")),), rtype="t")

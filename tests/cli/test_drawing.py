@@ -216,6 +216,13 @@ def test_verify_shows_how_the_sites_differ() -> None:
     assert out[-1].endswith("To make the sites equal again: cheops repair n")
 
 
+def test_verify_does_not_say_that_sites_differ_if_none_could_be_read() -> None:
+    found = verification(("site1", "KO", "the service answers 404: no"), ("site2", "KO", "the service answers 404: no"))
+    assert drawn(draw_verification, found)[-1].startswith("the state of no site could be read, so nothing was compared")
+    one = verification(("site1", "OK", "1"), ("site2", "KO", "the service answers 404: no"))
+    assert "the sites differ" in drawn(draw_verification, one)[-2]
+
+
 @pytest.mark.parametrize(
     ("found", "code"),
     [

@@ -421,6 +421,11 @@ def test_a_mistake_in_a_type_is_refused(tmp_path: Path, settings: str, complaint
     assert refused(tmp_path, f"site: a\ntypes:\n  t: {settings}\n") == f"3: types.t{complaint}"
 
 
+def test_what_no_get_shows_cannot_be_compared(tmp_path: Path) -> None:
+    text = "site: a\nservices:\n  kv: {url: 'http://127.0.0.1:1', rules: etcd, verify_every: 1h}\n"
+    assert refused(tmp_path, text).startswith("3: services.kv.verify_every: a rule has 'of: service'")
+
+
 def test_a_mistake_in_another_file_is_found_there(tmp_path: Path) -> None:
     (tmp_path / "peers.yaml").write_text("b: http://b\nc: nonsense")
     (tmp_path / "matrix.yaml").write_text("matrix: []\ntypo: 1")

@@ -139,6 +139,14 @@ open     for clients      127.0.0.1:9393
     )
 
 
+def test_check_shows_tls_for_clients_and_rules(tmp_path: Path) -> None:
+    own = "    rules: [etcd, {match: POST /x, is: read}]\n    tls: {certificate: a.crt, key: a.key}\n"
+    text = BEHIND_A_GATEWAY.replace("    forward: none\n", own)
+    shown = run_here("config", "check", str(write_file(tmp_path, text))).out
+    assert "image    for clients      https://127.0.0.1:9392" in shown
+    assert "         rules            10, with those of etcd: cheops scope rules image" in shown
+
+
 NOTIFYING = """
 site: a
 security: none

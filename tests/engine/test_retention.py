@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cheops.engine.events import ClientLeft, Outcome, Run
+from cheops.engine.events import ClientLeft, Outcome, Run, SitesRemoved
 from cheops.engine.settings import Limits
 from cheops.log.operation import Command
 from cheops.log.policy import Policy
@@ -138,6 +138,29 @@ def test_a_site_that_comes_back_takes_what_another_sealed_alone() -> None:
     lab.move("a", "n", "ac")
     run(lab, 3)
     assert lab.states("n", "ac") == [5, 5]
+
+
+def test_what_a_site_sealed_alone_counts_after_that_site_is_gone() -> None:
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "abc", checkpoint=None, policy=Policy())
+    lab.submit("a", "n", "set 1")
+    run(lab, 2)
+    lab.partition("ab", "c")
+    lab.move("a", "n", "a")
+    for site in "ab":
+        lab.take(site, SitesRemoved(frozenset("c")))  # so that a need not wait for it
+    run(lab, 2)
+    for number in range(6):
+        lab.submit("a", "n", f"set {number}")
+        run(lab, 1)
+    assert lab.at("a", "n").history.floor, "it has forgotten something"
+    lab.move("a", "n", "abc")
+    run(lab, 3)
+    lab.partition("a", "bc")
+    for site in "bc":
+        lab.take(site, SitesRemoved(frozenset("a")))
+    run(lab, 6)
+    assert lab.states("n", "bc") == [5, 5]
 
 
 def test_a_site_that_comes_back_takes_the_checkpoint_of_one_that_was_alone() -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from cheops.backends.http import backend, changes, replication
+from cheops.backends.http import backend, changes, interpreter
 from cheops.backends.http.copies import Copy
 from cheops.backends.http.interpretation import Meaning, meaning_of
 from cheops.backends.http.payload import Request, operation_type
@@ -18,8 +18,8 @@ from cheops.config.services import ServiceConfig
 def posts_are_resources() -> Iterator[None]:
     """A POST of which nothing says what it is about becomes a resource of its own: it has no order with any other."""
 
-    def meaning(rules: ServiceRules, method: str, *more: Any) -> Meaning | None:
-        return None if method == "POST" else meaning_of(rules, method, *more)
+    def meaning(rules: ServiceRules, method: str, *more: Any, **options: Any) -> Meaning | None:
+        return None if method == "POST" else meaning_of(rules, method, *more, **options)
 
     def new_copy(self: OperationSender, service: ServiceConfig, meta_id: str, request: Request, *more: Any) -> Copy:
         found = true_copy(self, service, meta_id, request, *more)
@@ -27,8 +27,8 @@ def posts_are_resources() -> Iterator[None]:
 
     true_copy = OperationSender.new_copy
     with (
-        patch.object(replication, "meaning_of", meaning),
-        patch.object(replication, "refuse_unexplained", lambda *_: None),
+        patch.object(interpreter, "meaning_of", meaning),
+        patch.object(interpreter, "refuse_unexplained", lambda *_: None),
         patch.object(backend, "check_meaning", lambda *_: None),
         patch.object(OperationSender, "new_copy", new_copy),
     ):
@@ -59,3 +59,17 @@ def parts_are_ordered() -> AbstractContextManager[object]:
 def resources_have_no_order() -> AbstractContextManager[object]:
     """What one client does to a parent and then to a child runs elsewhere as it comes."""
     return patch.object(changes, "touched", lambda *_: [])
+
+
+@contextmanager
+def deletions_forget_contents() -> Iterator[None]:
+    """A deletion of a collection says nothing about what it contains, and nobody reports what it took with it."""
+
+    async def nothing(*_: object, **__: object) -> None:
+        return None
+
+    async def is_not_deleted(*_: object) -> bool:
+        return False
+
+    with patch.object(backend, "report_lost", nothing), patch.object(backend, "is_deleted_with", is_not_deleted):
+        yield

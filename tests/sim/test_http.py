@@ -2,7 +2,7 @@
 
 import pytest
 
-from cheops.sim.http_service import KeyValues, Ledger, Notes, Store
+from cheops.sim.http_service import Files, KeyValues, Ledger, Notes, Store
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
 
@@ -34,6 +34,19 @@ class TestModelServices:
             {"id": 1, "text": "x"},
             {"id": 41, "text": "x"},
         ]
+
+    def test_a_collection_takes_its_files_with_it_and_can_be_made_again(self) -> None:
+        files = Files(0)
+        assert files.handle("PUT", "/d/f", b'{"value":"x"}')[0] == 409
+        assert files.handle("MKCOL", "/d", b"")[0] == 201
+        assert files.handle("MKCOL", "/d", b"")[0] == 405
+        assert files.handle("PUT", "/d/f", b'{"value":"x"}')[0] == 201
+        assert files.handle("PROPFIND", "/d/f", b"")[0] == 207
+        assert files.handle("GET", "/d/f", b"") == (200, {"value": "x"})
+        assert files.handle("DELETE", "/d", b"")[0] == 204
+        assert files.handle("DELETE", "/d", b"")[0] == 404
+        assert files.handle("MKCOL", "/d", b"")[0] == 201
+        assert list(files.entries) == ["/d"]
 
     def test_a_comment_needs_its_note_and_goes_with_it(self) -> None:
         notes = Notes(0)

@@ -53,6 +53,8 @@ from cheops.sim.workload import PROFILES
         (3939, 5, "byzantine"),
         # Of two types that a hostile site gave a name, the false one stood, and the true beginning was refused.
         (3439, 5, "byzantine"),
+        # A seal that a hostile site had made alone did not count any more after that site was forgotten.
+        (3974, 5, "byzantine"),
         # A checkpoint held operations that no seal covers, and a site that came back refused it for ever.
         (40083, 5, "moving"),
         (7287, 5, "byzantine"),

@@ -32,7 +32,7 @@ from cheops.node.node import Node
 from cheops.peers.client import NoAddressError
 from cheops.peers.endpoint import PREFIX, RequestKind
 from cheops.security.principal import Kind, Principal, Role
-from cheops.text import in_words, printable
+from cheops.text import in_words, printable, shortened
 
 _AT_ONCE = 2  # comparisons at a time, over all types
 _PAGE = 100
@@ -42,7 +42,9 @@ _LEAST_PAUSE_S = 0.02  # after each resource: an agent with many has other work 
 _RECHECK_S = 1.0
 _FIRST_S = 60.0  # the first round begins within this time
 _REPORT_S = 10.0
-_ABSENT = ("the service answers 404", "the service answers 410")  # as the HTTP backend reads a state
+# As the HTTP backend reads a state.
+_NO_COPY = "there is no copy of "
+_ABSENT = ("the service answers 404", "the service answers 410", _NO_COPY)
 _WHO = Principal(Kind.LOCAL, "verify_every", Role.VIEWER)
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ class DriftDetector:
         self._node = node
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._compared: dict[str, str] = {}  # of those that differ: the revision that was compared last
+        self._incomparable: set[str] = set()  # types of which that was reported
+        self._told: dict[str, str] = {}  # what all other sites know that this one has found
 
     async def run(self) -> None:
         config = self._node.config
@@ -91,6 +95,8 @@ class DriftDetector:
         """Compare again what differed and has changed since; and forget what a repair has ended."""
         while True:
             await asyncio.sleep(_RECHECK_S)
+            loaded = self._node.pump.site.replicas
+            self._node.drifted.update(id_ for id_, replica in loaded.items() if drift.found(replica))
             for id_ in sorted(self._node.drifted):
                 with _logged(id_):
                     await self._recheck_one(id_)
@@ -100,8 +106,21 @@ class DriftDetector:
         if not drift.found(replica):
             self._node.drifted.discard(id_)
             self._compared.pop(id_, None)
-        elif replica.revision != self._compared.get(id_):
+            self._told.pop(id_, None)
+            return
+        await self._tell_own(replica)
+        if replica.revision != self._compared.get(id_):
             await self._check_if_due(id_, replica.type.name)
+
+    async def _tell_own(self, replica: Replica) -> None:
+        """Tell the other sites what this one has found by itself, before they can be compared."""
+        own = replica.drifts.get(self._node.name)
+        if own is None or self._told.get(replica.resource) == own.differs:
+            return
+        others = [site for site in sites_of(replica) if site != self._node.name]
+        got = await asyncio.gather(*(self._tell(site, replica.resource, own.differs) for site in others))
+        if all(got):
+            self._told[replica.resource] = own.differs
 
     async def _check_if_due(self, id_: str, rtype: str) -> None:
         with _logged(id_):
@@ -113,13 +132,14 @@ class DriftDetector:
                     await self.check(id_)
 
     def _leads(self, replica: Replica) -> bool:
-        """Whether this site compares a resource: the first one that is up."""
+        """Whether this site compares a resource: the first one that is up, or one that has found a difference, which
+        nobody else takes back."""
         sites = sites_of(replica)
         if len(sites) < 2 or not is_here(replica) or is_deleted(replica) or is_void(replica):
             return False
-        return next((site for site in sites if site == self._node.name or site in self._node.mesh.up), "") == (
-            self._node.name
-        )
+        own = self._node.name
+        first_up = next((site for site in sites if site == own or site in self._node.mesh.up), "")
+        return own in replica.drifts or own == first_up
 
     # -- one resource --------------------------------------------------------------------------------------
 
@@ -143,6 +163,14 @@ class DriftDetector:
         if after is None or (after.revision, sites_of(after)) != (revision, sites):
             return None
         differs = difference(dict(zip(sites, found, strict=True)))
+        if differs is None and before.type.name not in self._incomparable:
+            self._incomparable.add(before.type.name)
+            _log.warning(
+                "%s cannot be compared, and perhaps others of %s: %s",
+                printable(id_),
+                printable(before.type.name),
+                printable(shortened(next(iter(found))["Output"])),
+            )
         if differs:
             self._compared[id_] = revision
         return differs
@@ -189,6 +217,8 @@ def difference(states: Mapping[str, Mapping[str, str]]) -> str | None:
         if state["Status"] != "OK" and not is_absent:
             return None
         found[site] = (is_absent, "" if is_absent else state["Output"])
+    if all(is_absent and _NO_COPY not in states[site]["Output"] for site, (is_absent, _) in found.items()):
+        return None  # it is not deleted, and no service has it: this GET need not show its state
     first = next(iter(found))
     if differ := [site for site, state in found.items() if state != found[first]]:
         return f"the application at {in_words(differ)} differs from that at {first}, although all sites ran the same"

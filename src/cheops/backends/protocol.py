@@ -66,6 +66,9 @@ class BackendContext:
     replica: Callable[[str], Replica | None]  # the engine's state of a resource; None if it is not in memory
     report_refusal: ReportRefusal  # counts and audits an operation of another site that was refused here
     load: Callable[[str], Awaitable[Replica]]  # the engine's state of a resource, loaded from the store if need be
+    # Reports resources in which the applications may differ, and why. It is durable when this returns, and their status
+    # is DIVERGED until a comparison of all sites finds that they are equal.
+    report_drift: Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +137,23 @@ class Backend(ABC):
         """How the engine replaces a long history by one state; None: it cannot. By default as configured."""
         return self.context.types[rtype].engine.checkpoint
 
+    def check_capture(self, replica: Replica) -> None:
+        """Raises `ClientError` if `capture` can take the state of no site, whatever that is."""
+        if replica.type.checkpoint is None:
+            raise ClientError(
+                f"the type '{replica.type.name}' has no 'checkpoint', so the state of a site cannot be written "
+                f"elsewhere. Write it yourself: cheops exec --force --id {replica.resource} …",
+                status=409,
+            )
+
     async def capture(self, replica: Replica, keep: KeepFile) -> Command:
         """The payload that writes this site's state of a resource at any site, for `cheops repair --from`. `keep` makes
         a file of the operation. Raises `ClientError` if the state cannot be taken. By default as the checkpoint of the
         type says."""
         del keep
+        self.check_capture(replica)
         checkpoint, rtype = replica.type.checkpoint, replica.type.name
-        if checkpoint is None:
-            raise ClientError(
-                f"the type '{rtype}' has no 'checkpoint', so the state of a site cannot be written elsewhere. Write it "
-                f"yourself: cheops exec --force --id {replica.resource} …",
-                status=409,
-            )
+        assert checkpoint is not None  # noqa: S101 - as checked
         step = Step(None, checkpoint.read, of_type=True, reads=True)
         [outcome] = await self.run(Run(replica.resource, 0, (step,), rtype=rtype))
         if outcome.result is not Result.OK:

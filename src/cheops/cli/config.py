@@ -26,7 +26,7 @@ from cheops.config.types import TypeConfig
 from cheops.errors import ClientError
 from cheops.log.matrix import Matrix
 from cheops.scope.names import name_problem, normal
-from cheops.text import printable
+from cheops.text import in_words, printable
 from cheops.yaml_file import YamlFileError
 
 _REST = "…"  # in place of what may be a secret
@@ -238,7 +238,7 @@ def _service_facts(config: SiteConfig, service: ServiceConfig) -> list[tuple[str
     if listener.listen:
         others = dict(config.service_urls)[service.name]
         facts += [
-            ("for clients", str(listener.listen)),
+            ("for clients", f"https://{listener.listen}" if listener.tls else str(listener.listen)),
             ("for other sites", others or "none: there is no gateway.listen"),
         ]
     if listener.outbound:
@@ -247,6 +247,9 @@ def _service_facts(config: SiteConfig, service: ServiceConfig) -> list[tuple[str
         rights = rules.replicate_as if rules.auth else "without credentials: there is no 'auth'"
         allow = "every change" if rules.allow is None else ", ".join(map(str, rules.allow)) or "nothing"
         facts += [("forward", rules.forward), ("replicate_as", rights), ("allow", allow)]
+    if found := list(rules.rules):
+        sets = f", with those of {in_words(rules.rules.names)}" if rules.rules.names else ""
+        facts.append(("rules", f"{len(found)}{sets}: cheops scope rules {service.name}"))
     return facts
 
 

@@ -87,7 +87,10 @@ def draw_plan(out: Console, plan: "RepairPlan") -> None:
     again = [f"{trouble.operation} at {site.site}" for site in plan.sites for trouble in site.failed]
     out.print(f"\ncheops repair {id_} --retry", style="bold")
     out.print(f"  runs again: {in_words(again)}" if again else "  does nothing: no operation failed", soft_wrap=True)
-    for site in plan.sites:
+    if plan.no_state:
+        out.print(f"cheops repair {id_} --from SITE", style="bold")
+        out.print(f"  cannot be done: {printable(plan.no_state)}", soft_wrap=True)
+    for site in plan.sites if not plan.no_state else ():
         out.print(f"cheops repair {id_} --from {shlex.quote(site.site)}", style="bold")
         out.print(f"  {_what_state_does(plan, site)}", soft_wrap=True)
     out.print("\nNothing was changed.", style="dim")
@@ -115,6 +118,8 @@ def _draw_troubles(out: Console, plan: "RepairPlan") -> None:
 
 
 def _what_state_does(plan: "RepairPlan", site: "Repairable") -> str:
+    if plan.no_state:
+        return f"cannot be done: {printable(plan.no_state)}"
     if site.read != "OK":
         return f"cannot be done now: {printable(site.state)}"
     others = [one.site for one in plan.sites if one.site != site.site]

@@ -213,6 +213,12 @@ def _verify_verdict(response: "Verification") -> str:
             return f"no reply from {', '.join(silent)}: nothing was compared"
         return f"no reply from {', '.join(silent)}; the others are equal"
     id_ = shlex.quote(printable(response.resource))
+    unread = [state.site for state in response.states if state.status not in ("OK", "TIMEOUT")]
+    if len(unread) + len(silent) == len(response.states):
+        return (
+            f"the state of no site could be read, so nothing was compared: see STATE. cheops status {id_} says whether "
+            "the resource is deleted"
+        )
     return (
         f"the sites differ; reason: cheops explain {id_}\n"
         "  If that says CONVERGED, something other than Cheops changed the application. To make the sites equal again: "

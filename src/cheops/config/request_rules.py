@@ -14,6 +14,8 @@ from cheops.config.values import ValueType
 from cheops.text import printable, shortened
 from cheops.yaml_file import Value
 
+# PROPFIND, REPORT and SEARCH are WebDAV's; QUERY is a GET with a body.
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"})
 _METHOD = re.compile(r"[A-Z]{1,32}|\*")
 _RULE_PATH = re.compile(r"/[^\s?#%]*")
 _SLASHES = re.compile("/{2,}")

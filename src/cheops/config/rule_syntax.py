@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 
 from cheops.config.body_members import read_items, read_members, read_refs
+from cheops.config.rule_checks import check_header, check_kind, check_match, check_template, check_together
 from cheops.config.service_rules import (
     ANY_QUERY,
     MANY,
@@ -51,6 +52,7 @@ def rule_set(name: str) -> ServiceRules:
     optional = ("query", "local", "items", "refs", "matrix", "ignore", "protobuf", "errors")
     root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=optional)
     rules = tuple(_read_rule(one) for one in root["rules"].items())
+    check_together(rules, root["rules"].items())
     return ServiceRules(
         rules,
         _read_query(root["query"]) if "query" in root else frozenset(),
@@ -67,6 +69,7 @@ def rule_set(name: str) -> ServiceRules:
 
 def _read_rules(value: Value) -> ServiceRules:
     rules: list[Rule] = []
+    values: list[Value | None] = []
     selects: set[str] = set()
     sets: list[ServiceRules] = []
     for one in [value] if value.is_text else value.items():
@@ -74,12 +77,15 @@ def _read_rules(value: Value) -> ServiceRules:
             taken = rule_set(_known_set(one))
             sets.append(taken)
             rules += taken.rules
+            values += [None] * len(taken.rules)
         elif set(one.mapping()) == {"query"}:
             selects |= _read_query(one.mapping()["query"])
         else:
             rules.append(_read_rule(one))
+            values.append(one)
     if len(rules) > _MOST_RULES:
         raise value.fail(f"{len(rules):,} rules; at most {_MOST_RULES} are accepted")
+    check_together(rules, values)
     return ServiceRules(
         tuple(rules),
         frozenset(selects).union(*(one.selects for one in sets)),
@@ -111,6 +117,7 @@ def _read_rule(value: Value) -> Rule:
     step = read_step(record, variables)
     kind, part = _kind_of(value, record, step)
     of = _read_subject(record["of"], variables) if "of" in record else ""
+    check_kind(record, method, kind, of, step)
     _check_subject(value, record, kind, part, of)
     _check_keys(value, record, kind)
     for text in references(part):
@@ -128,7 +135,7 @@ def _read_rule(value: Value) -> Rule:
         _read_name(record["name"], kind) if "name" in record else (),
         _read_success(record["ok"]) if "ok" in record else Success(),
         step,
-        record["header"].string() if "header" in record else "",
+        check_header(record["header"]) if "header" in record else "",
         _read_member(record["has"]) if "has" in record else (),
         tuple(_read_subject(one, variables) for one in record["after"].items()) if "after" in record else (),
         _read_subject(record["to"], variables) if "to" in record else "",
@@ -191,12 +198,10 @@ def _read_match(value: Value) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         raise value.fail(
             f"expected a method and a path, such as POST /kv/put or \"PUT /{{bucket}}/{{key}}\", found '{shown}'"
         )
-    names = [name for name, _ in VARIABLE.findall(path)]
-    if len(set(names)) != len(names):
-        raise value.fail("a variable is there twice")
     if "{" in VARIABLE.sub("", path) or "}" in VARIABLE.sub("", path):
         raise value.fail("a variable is written {name} or {name**}, with small letters and _")
     members = tuple((name, one) for name, _, one in (part.partition("=") for part in query.split("&") if part))
+    check_match(value, path, members)
     return method, path, members
 
 
@@ -225,6 +230,7 @@ def _read_subject(value: Value, variables: Iterable[str]) -> str:
     for name in references(text):
         if name not in variables and not _PLACE.fullmatch(name.removesuffix(MANY)):
             raise value.fail(f"'{{{printable(shortened(name))}}}' is neither in 'match' nor a member such as {{$.key}}")
+    check_template(value, text)
     return text
 
 

@@ -63,13 +63,16 @@ class Success:
     members: tuple[tuple[tuple[str, ...], str], ...] = ()  # of a JSON body, and their values as JSON
 
 
+_REPLACING = (RuleKind.PUT, RuleKind.PATCH, RuleKind.DELETE)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What the requests are about that it matches."""
 
     method: str
     path: str
-    query: tuple[tuple[str, str], ...] = ()  # members that must be there; "{x}" names their value, "" takes any
+    query: tuple[tuple[str, str], ...] = ()  # members that must be there; "{x}" names their value, "": see `match`
     selects: frozenset[str] = frozenset()  # members that may be there, and change nothing of what it is about
     kind: RuleKind = RuleKind.READ
     part: str = ""  # of the resource: the `tagging` of an object
@@ -98,12 +101,20 @@ class Rule:
         return bool(self.id) or (self.of or self.path).endswith(f"{{{_ID}}}")
 
     @property
+    def names_by_request(self) -> bool:
+        """Whether something else than the path says what a request is about."""
+        templates = (self.of, self.to, *self.after)
+        places = (one for template in templates for one in references(template))
+        return bool(self.has or self.name) or any(one[0] == "$" or ":" in one for one in places)
+
+    @property
     def in_path(self) -> frozenset[str]:
         """The variables of the path. Their values are spelled as they stand there, percent-encoded."""
         return frozenset(_pattern(self.path).groupindex)
 
-    def match(self, method: str, path: str, query: str) -> dict[str, str] | None:
-        """What its variables stand for in a request, or None if it does not match. `path` in its one spelling."""
+    def match(self, method: str, path: str, query: str, *, any_query: bool = False) -> dict[str, str] | None:
+        """What its variables stand for in a request, or None if it does not match. `path` in its one spelling. With
+        `any_query`, whatever else is in the query, and how often."""
         if self.method not in ("*", method):
             return None
         found = _pattern(self.path).fullmatch(path)
@@ -111,15 +122,29 @@ class Rule:
             return None
         members = parse_qsl(query, keep_blank_values=True)
         given, values = dict(members), dict(found.groupdict())
-        if len(given) < len(members):
+        named = [name for name, _ in members if not self._selects_any or name in dict(self.query)]
+        if len(set(named)) < len(named) and self.kind is not RuleKind.REFUSE and not any_query:
             return None  # one is there twice, and services differ in which one counts
         for name, value in self.query:
             if name not in given or (value and not value.startswith("{") and given[name] != value):
                 return None
+            if not value and given[name] and self.kind in _REPLACING:
+                return None  # `?lang=fr` and `?lang=de` may be two parts: one must not replace the other
             if value.startswith("{"):
                 values[value.strip("{}")] = given[name]
         others = given.keys() - {name for name, _ in self.query}
-        return values if ANY_QUERY in self.selects or others <= self.selects else None
+        return values if any_query or self._selects_any or others <= self.selects else None
+
+    def has_path(self, path: str) -> bool:
+        return _pattern(self.path).fullmatch(path) is not None
+
+    def takes_any_query(self, names: frozenset[str]) -> bool:
+        """Whether it matches also with these members of a query, which it does not name."""
+        return self._selects_any or not names
+
+    @property
+    def _selects_any(self) -> bool:
+        return ANY_QUERY in self.selects
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +174,10 @@ class ServiceRules:
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
+    def know_path(self, path: str) -> bool:
+        """Whether a rule is about requests with this path."""
+        return any(rule.has_path(path) for rule in self.rules)
+
     @property
     def is_whole(self) -> bool:
         """Whether everything that the service does has one order: then it is one resource."""
@@ -161,13 +190,15 @@ class ServiceRules:
         return any(rule.step or (rule.is_of_service_id and "{$." in rule.of) for rule in self.rules)
 
     def matching(
-        self, method: str, path: str, query: str, headers: Iterable[tuple[str, str]] = ()
+        self, method: str, path: str, query: str, headers: Iterable[tuple[str, str]] = (), *, any_query: bool = False
     ) -> Iterator[tuple[Rule, dict[str, str]]]:
-        """The rules that fit a request, in their order, up to the first that needs no member of its body."""
+        """The rules that fit a request, in their order, up to the first that needs no member of its body. Some programs
+        read a `_` in the name of a header as `-`."""
+        names = {name.lower().replace("_", "-") for name, _ in headers}
         for rule in self.rules:
-            if rule.header and rule.header.lower() not in (name.lower() for name, _ in headers):
+            if rule.header and rule.header.lower().replace("_", "-") not in names:
                 continue
-            values = rule.match(method, path, query)
+            values = rule.match(method, path, query, any_query=any_query)
             if values is not None:
                 yield rule, values
                 if not rule.has:

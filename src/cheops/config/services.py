@@ -295,6 +295,11 @@ class ReplicationConfig(Section):
 
     def complete(self, value: Value) -> Self:
         self._check_clients(value)
+        if self.verify_every_s is not None and self.rules.is_whole:
+            raise place(value, "verify_every").fail(
+                "a rule has 'of: service', so all that the service has is one resource, and no GET gives its state: "
+                "nothing could be compared"
+            )
         # What the configuration says itself counts before the sets of rules that it takes.
         return replace(
             self,

@@ -215,7 +215,8 @@ def _proving_seals(replica: Replica, message: Message) -> Iterator[Operation]:
             yield op
             continue
         newest = max((one for one in listings if one.is_before(op)), key=lambda one: one.stamp, default=None)
-        if newest is None or set(newest.sites or ()).difference(replica.gone) != set(op.seal.sites):
+        listed = set(newest.sites or ()) if newest else set()
+        if newest is None or not listed.difference(replica.gone) <= set(op.seal.sites) <= listed:
             continue
         if not any(newest.is_before(one) and one.is_concurrent(op) for one in listings):
             yield op

@@ -38,7 +38,7 @@ from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response,
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import ReceivedRequest, Request
 from cheops.gateway.responses import informational_relay
-from cheops.gateway.routing import Decision, Forward, Local, Replicate, Target
+from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, Target
 from cheops.gateway.upstream import (
     DisconnectWatch,
     PreparedBody,
@@ -270,11 +270,14 @@ class Dispatcher:
                 return ProxiedResponse(upstream, self._here, carrier_use)
 
     async def dry_run(self, request: Request, decision: Decision) -> DryRunResult | None:
-        """What a request for a replicated resource would do; None if it concerns none."""
-        if self.replication is None or not self.replication.concerns(request.service, request.head):
+        """What replication would do with a request; None if another site decides, and this one knows nothing of it."""
+        if self.replication is None:
             return None
+        first = decision.targets[0] if isinstance(decision, InTurn) else decision
+        if isinstance(first, Forward):  # the other site decides, by its own rules
+            return await self.replication.replicant(request.service, request.head)
         route = decision.route if isinstance(decision, Replicate) else None
-        return await self.replication.dry_run(request.service, request.head, route)
+        return await self.replication.dry_run(request.service, self._received(request), route)
 
     async def _tunnel(self, request: Request, replication: Replication) -> ProxiedResponse | None:
         """The response that switches to another protocol, if the service agrees to it (101). If it does not, a GET

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from urllib.parse import quote, unquote
 
 from cheops.config.gateway import ForwardedHeaders
+from cheops.config.request_rules import SAFE_METHODS
 
 Header: TypeAlias = tuple[str, str]
 Headers: TypeAlias = tuple[Header, ...]
@@ -43,8 +44,6 @@ def without(headers: Iterable[Header], *names: str) -> Headers:
     return tuple((name, value) for name, value in headers if name.lower() not in unwanted)
 
 
-# PROPFIND, REPORT and SEARCH are WebDAV's; QUERY is a GET with a body.
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"})
 IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
 
 

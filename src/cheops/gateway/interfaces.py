@@ -4,12 +4,13 @@ The gateway reads requests, routes them, and relays what one site serves. A requ
 name a replicant, goes to a `Replication`, which sends requests to services through `UpstreamServices`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cheops.errors import CheopsError, ClientError, Fault
 from cheops.gateway.headers import Headers, RequestHead
+from cheops.scope.explanation import Method
 from cheops.scope.route import Replicas
 
 if TYPE_CHECKING:
@@ -168,11 +169,15 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
-    """What a request for a replicated resource would do."""
+    """What replication would do with a request."""
 
-    meta_id: str
-    sites: tuple[str, ...]  # of the resource
-    goes_everywhere: bool  # to all of its sites, rather than to one
+    # Its rule, its resource and its operation, as `cheops scope rules --try` has them; None if another site decides.
+    about: Mapping[str, object] | None
+    meta_id: str = ""  # of the replicant that it is about
+    sites: tuple[str, ...] = ()  # of that replicant
+    goes_everywhere: bool = False  # to all of these sites, rather than to one
+    effect: Method | None = None  # by a rule; otherwise the HTTP method says it
+    stays_here: bool = False  # whatever the scope says: it is about a session of this site, or never replicated
 
 
 class RunGuard(Protocol):
@@ -205,8 +210,12 @@ class Replication(Protocol):
         a problem document."""
         ...
 
-    async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
-        """What `handle` would do; None if it concerns no existing replicant. Raises the same errors."""
+    async def dry_run(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> DryRunResult:
+        """What `handle` would do. Raises the same errors, as far as they do not depend on the service's response."""
+        ...
+
+    async def replicant(self, service: str, head: RequestHead) -> DryRunResult | None:
+        """What is known here of the replicant that a request for another site is about; None if it is about none."""
         ...
 
     def with_local_ids(self, service: str, head: RequestHead) -> RequestHead:

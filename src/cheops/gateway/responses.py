@@ -60,10 +60,13 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
     """The sites, the route and the effect of the method, in the words of `cheops scope explain`. A replicated resource
     is changed at its own sites, whatever the scope says."""
     here = snapshot.here or ""
-    if replicant and (replicant.goes_everywhere or isinstance(decision, Local)):
+    if replicant and replicant.sites and (replicant.goes_everywhere or isinstance(decision, Local)):
         route = Replicas(replicant.sites)
         decision = Replicate(route)
-    does = effect(route or One(here), method_of(head.method), snapshot)
+    elif replicant and replicant.stays_here:
+        route, decision = One(here), Local()
+    method = (replicant.effect if replicant else None) or method_of(head.method)
+    does = effect(route or One(here), method, snapshot)
     report: dict[str, Any] = {
         "dry_run": True,
         "site": here,
@@ -71,7 +74,8 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
         "method": head.method,
         "target": head.target,
         "scope": None if scope is None else str(scope),
-        "replicant": replicant.meta_id if replicant else None,
+        "replicant": (replicant.meta_id or None) if replicant else None,
+        "about": replicant.about if replicant else None,
         "decision": kind_of(decision),
         "tried": [_words(one, here) for one in _targets(decision)],
         "route": route_data(route or One(here)),

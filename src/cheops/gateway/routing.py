@@ -13,8 +13,9 @@ Raises for what cannot be routed: an invalid scope, unknown sites, and what the 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from cheops.config.request_rules import SAFE_METHODS
 from cheops.errors import CheopsError
-from cheops.gateway.headers import EFFECT, SAFE_METHODS, Headers, RequestHead, is_idempotent
+from cheops.gateway.headers import EFFECT, Headers, RequestHead, is_idempotent
 from cheops.gateway.interfaces import NoGatewayError, SiteDownError, UpstreamError, may_have_had_effect
 from cheops.scope.errors import ScopeSyntaxError
 from cheops.scope.explanation import Method

@@ -6,7 +6,7 @@ type of the configuration names them.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Backends:
         files: FileStore,
         commands: CommandRunner,
         report_refusal: ReportRefusal,
+        report_drift: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
         self._config = config
         self._types = {**config.types, **config.http_types}
@@ -61,6 +62,7 @@ class Backends:
                     self._replica,
                     report_refusal,
                     self._load,
+                    report_drift,
                 ),
             )
             for name in names

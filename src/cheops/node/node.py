@@ -16,7 +16,7 @@ and serves alone.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from cheops.backends.command.user_files import PASSABLE, has_other_users
 from cheops.backoff import jittered
 from cheops.config.fingerprint import fingerprints
 from cheops.config.site import SiteConfig
-from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
+from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick, Verified
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
@@ -39,7 +39,7 @@ from cheops.node.alarms import Alarms
 from cheops.node.backends import Backends
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
-from cheops.node.pump import Pump
+from cheops.node.pump import Pump, wall_ms
 from cheops.node.read_queue import ReadQueue
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
@@ -109,7 +109,7 @@ class Node:
         self.read_queue = ReadQueue(clients.reads, clients.reads_each)
         # At another site all reads from here count as this site's, so one client may use only half of that share.
         self.remote_read_queue = ReadQueue(clients.reads, max(1, clients.reads_each // 2))
-        self.backends = Backends(config, self.files, self._runner, self._log_refused_command)
+        self.backends = Backends(config, self.files, self._runner, self._log_refused_command, self._note_drift)
         self.file_references = FileReferences(self.files, self.backends.releases_files)
         self.notifier = Notifier(config, self._runner)
         # SQLite blocks, so it has threads of its own. Only one of them ever writes.
@@ -473,6 +473,12 @@ class Node:
         self.notifier.report_peer(event)
         for listener in self.peer_listeners:
             listener(event)
+
+    async def _note_drift(self, why: Mapping[str, str]) -> None:
+        for resource, text in why.items():
+            self.pump.post(Verified(resource, self.name, text, wall_ms()))
+        self.drifted.update(why)
+        await self.pump.flushed()
 
     def _log_refused_command(self, origin: str, reason: str) -> None:
         self.refusal_log.document(COMMAND_NOT_ALLOWED, origin, detail=reason)

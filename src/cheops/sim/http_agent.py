@@ -6,7 +6,7 @@ simulated. The agent ends with a crash, and with it everything that it was doing
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +23,7 @@ from cheops.backends.http.sender import ServiceReply
 from cheops.backends.protocol import BackendContext, FileAccess
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig, parse_site
-from cheops.engine.events import ClientLeft, Outcome, Queried, Run, Step, Submitted
+from cheops.engine.events import ClientLeft, Outcome, Queried, Run, Step, Submitted, Verified
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError
 from cheops.gateway.headers import ForwardingInfo, Headers, RequestHead
@@ -111,7 +111,14 @@ class Agent:
         self._world = world
         self._tasks: set[asyncio.Task[object]] = set()
         context = BackendContext(
-            self.config, {}, _NO_FILES, cast("Any", None), self._loaded, lambda _site, _why: None, self.replica
+            self.config,
+            {},
+            _NO_FILES,
+            cast("Any", None),
+            self._loaded,
+            lambda _site, _why: None,
+            self.replica,
+            self._report_drift,
         )
         copies = SimulatedCopies(world.copies[name], lambda: self.is_alive)
         self.backend = SimulatedBackend(context, copies, self._exchange)
@@ -137,7 +144,11 @@ class Agent:
     def submit(self, event: Submitted) -> None:
         self._post(event)
 
-    def _post(self, event: Submitted | ClientLeft | Queried) -> None:
+    async def _report_drift(self, why: Mapping[str, str]) -> None:
+        for resource, text in why.items():
+            self._post(Verified(resource, self.name, text, self._world.now_ms))
+
+    def _post(self, event: Submitted | ClientLeft | Queried | Verified) -> None:
         if self.is_alive:
             self._world.deliver(self.name, event)
 

@@ -24,7 +24,7 @@ from cheops.sim.http_agent import Agent
 from cheops.sim.http_world import HttpWorld, Sent
 from cheops.sim.invariants import log_problems, oracle_of, phase_problems
 
-_ADDS = "txn"
+_ADDS, _MAKES = "txn", "mkcol"
 _READS = ("range", "get")
 
 
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     service: str
     path: str
     part: str
-    verb: str  # create, put, patch, delete, read, txn
+    verb: str  # create, mkcol, put, patch, delete, read, txn
 
     @property
     def meta_id(self) -> str:
@@ -49,7 +49,7 @@ def place_of(service: str, method: str, target: str, content: dict[str, object])
             return Place(service, f"/$.key/{content['key']}", "", path.removeprefix("/kv/"))
         case "ledger":
             return Place(service, "/", str(content["account"]), "put" if path == "/set" else _ADDS)
-        case "store":
+        case "store" | "files":
             return Place(service, path, query, method.lower())
     whole, _, tag = path.partition("/tags/")
     return Place(service, whole, f"tags/{tag}" if tag else "", "create" if method == "POST" else method.lower())
@@ -269,6 +269,8 @@ def _is_ordered(one: Place | None, other: Place | None) -> bool:
     """Whether the order of two changes of a resource matters, and none of them replaces the other."""
     if one is None or other is None or "create" in (one.verb, other.verb):
         return False
+    if one.verb == other.verb == _MAKES:  # each site keeps the collection that it made first
+        return True
     return _ADDS in (one.verb, other.verb) or bool(one.part) != bool(other.part)
 
 

@@ -15,6 +15,7 @@ from cheops.sim.http_world import HttpWorld, Sent
 
 _CLIENTS = 5
 _BUCKETS, _KEYS, _ACCOUNTS, _TAGS = ("/b0", "/b1"), ("x", "y", "z"), ("a", "b"), ("red", "blue")
+_FOLDERS = ("/d0", "/d1")
 _TEXTS, _TAGGED, _MIXED = "texts", "tagged", "mixed"  # how a note, or an object, is used
 _STYLES = (_TEXTS, _TAGGED, _TAGGED, _MIXED)
 Request = tuple[str, str, str, dict[str, Any], tuple[str, ...]]  # service, method, path, body, sites of the scope
@@ -36,7 +37,7 @@ class Clients:
         self._random = world.random
         self._notes: list[_Thing] = []
         self._objects: dict[str, _Thing] = {}
-        self._sites = {name: self._some_sites() for name in (*_BUCKETS, *_KEYS, "/")}
+        self._sites = {name: self._some_sites() for name in (*_BUCKETS, *_FOLDERS, *_KEYS, "/")}
         # One client uses the ledger, or all do: then its transactions cannot have one order during a cut.
         self._cashier = self._random.choice((*world.nodes, ""))
         self._numbers = 0
@@ -80,7 +81,9 @@ class Clients:
     # -- inventing -----------------------------------------------------------------------------------------
 
     def _invent(self, site: str) -> Request:
-        kinds: tuple[Callable[[str], Request], ...] = (self._note, self._note, self._object, self._object, self._key)
+        kinds: tuple[Callable[[str], Request], ...] = (
+            *(self._note, self._note, self._object, self._object, self._key, self._file),
+        )
         luck = self._random.random()
         if luck < 0.12 and self._cashier in ("", site):
             return self._transaction()
@@ -146,6 +149,18 @@ class Clients:
         if self._random.random() < 0.15:
             return "store", "DELETE", f"{path}?tagging", {}, sites
         return "store", "PUT", f"{path}?tagging", {"value": self._value}, sites
+
+    def _file(self, _site: str) -> Request:
+        folder = self._random.choice(_FOLDERS)
+        sites, luck = self._sites[folder], self._random.random()
+        if luck < 0.3:
+            return "files", "MKCOL", folder, {}, sites
+        if luck < 0.3 + 2 * self._world.profile.deletes:
+            return "files", "DELETE", folder, {}, sites
+        path = f"{folder}/f{self._random.randint(0, 2)}"
+        if self._deletes():
+            return "files", "DELETE", path, {}, sites
+        return "files", "PUT", path, {"value": self._value}, sites
 
     def _key(self, _site: str) -> Request:
         key = self._random.choice(_KEYS)

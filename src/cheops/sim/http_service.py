@@ -2,6 +2,7 @@
 
     notes    ids that the service gives, parts (`tags/x`), comments below a note, references between notes
     store    what clients name: buckets, objects in them, and the tagging of an object, which the query selects
+    files    collections that clients name: a deletion takes away all that is in them, and they can be made again
     kv       one path for all keys: the body of a POST names the key
     ledger   transactions, which are not idempotent: everything that the service does has one order
 
@@ -29,6 +30,8 @@ services:
   store:
     url: http://127.0.0.1:9002
     rules: s3
+  files:
+    url: http://127.0.0.1:9005
   kv:
     url: http://127.0.0.1:9003
     rules:
@@ -156,6 +159,31 @@ class Store(ModelService):
         return 200, {}
 
 
+class Files(ModelService):
+    """WebDAV, as far as the clients of the model use it."""
+
+    def do(  # noqa: PLR0911 - one per kind of request
+        self, method: str, parts: list[str], query: str, content: dict[str, Any]
+    ) -> Reply:
+        del query
+        folder, path = f"/{parts[0]}", f"/{'/'.join(parts)}"
+        if folder not in self.entries and (method != "MKCOL" or len(parts) > 1):
+            return (409 if method == "PUT" else 404), {}
+        match method:
+            case "MKCOL":
+                return (405, {}) if path in self.entries else self._put(path, {"made": True})
+            case "PUT":
+                return self._put(path, content)
+            case "DELETE" if path in self.entries:
+                self.forget(path)
+                return 204, {}
+            case "PROPFIND" if path in self.entries:
+                return 207, {}
+            case "GET" if path in self.entries:
+                return 200, self.entries[path]
+        return 404, {}
+
+
 class KeyValues(ModelService):
     def do(self, method: str, parts: list[str], query: str, content: dict[str, Any]) -> Reply:
         key = f"/$.key/{content.get('key')}"
@@ -191,6 +219,7 @@ class Ledger(ModelService):
 SERVICES: dict[str, Callable[[int], ModelService]] = {
     "notes": Notes,
     "store": Store,
+    "files": Files,
     "kv": KeyValues,
     "ledger": Ledger,
 }

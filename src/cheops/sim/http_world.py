@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Any
 
 from cheops.config.services import service_of
-from cheops.engine.events import Answer, Outcome, Queried, Ran, Resolved, Run, Stage
+from cheops.engine.events import Answer, Outcome, Queried, Ran, Resolved, Run, Stage, Verified
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits, Settings
 from cheops.errors import ClientError
@@ -241,11 +241,15 @@ class HttpWorld(World):
     # -- the operator --------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """As `cheops status` does: have every site ask the others about what it has."""
+        """As `cheops status` does: have every site ask the others about what it has. And tell them, as agents do, where
+        the applications may differ."""
         for name, node in self.nodes.items():
             for resource in self.decided:
                 if (replica := node.replica(resource)) and name in replica.sites:
                     self.deliver(name, Queried(resource, refresh=True))
+                if replica and (own := replica.drifts.get(name)):
+                    for site in replica.sites:
+                        self.deliver(site, Verified(resource, name, own.differs, self.now_ms))
 
     def resolve_unknown(self) -> None:
         """As the operator: look what the service has, and say so."""

@@ -132,8 +132,7 @@ def test_without_rules_it_is_refused_with_the_line_to_add(make_sites: MakeSites,
     answer = sites.call("site1", "POST", "/v3/kv/put", {"key": text("k"), "value": text("v")}, EVERYWHERE)
     assert answer.status == 422
     assert "ran at this site only and is not replicated" in answer.json["detail"]
-    assert (
-        'add a rule to services.kv.rules, such as {match: "POST /v3/kv/put", is: put, of: "$.key"}'
-        in answer.json["detail"]
-    )
+    added = answer.json["detail"].partition("add a rule to services.kv.rules at all sites: ")[2]
+    assert '{match: "POST /v3/kv/put", is: action, of: "/v3/kv"}' in added
+    assert '{match: "POST /v3/kv/put", is: read}' in added
     assert [state(sites, site) for site in SITES] == [{"k": "v"}, {}, {}]

@@ -1,5 +1,6 @@
 """The contents of Jupyter Server, with `rules: jupyter`: clients name files, and a PATCH renames them."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -50,6 +51,12 @@ class Jupyters:
     def delete(self, site: str, path: str) -> int:
         return self.sites.call(site, "DELETE", f"/api/contents/{path}").status
 
+    def repair(self, site: str) -> str:
+        """Take the state of a site for all, as `cheops repair --from` does."""
+        (replicant,) = self.sites.statuses(site)
+        body, kind = json.dumps({"resolution": "state", "site": site}), {"Content-Type": "application/json"}
+        return self.sites.rig.request(site, "POST", f"/api/v1/resources/{replicant}/resolve", body, kind).decode()
+
     def files(self, site: str) -> dict[str, str]:
         """What is on the disk of a site."""
         root, found = self.base / f"root-{site}", {}
@@ -57,7 +64,8 @@ class Jupyters:
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = Path(folder, name)
-                found[str(path.relative_to(root))] = path.read_text()
+                with contextlib.suppress(FileNotFoundError):  # it is renamed at this moment
+                    found[str(path.relative_to(root))] = path.read_text()
         return found
 
     def agree_on(self, wanted: dict[str, str]) -> None:
@@ -144,3 +152,34 @@ def test_one_name_for_two_files_is_shown(jupyters: Jupyters, wan: Wan) -> None:
     said = jupyters.sites.settled()
     must_be_true(said, [jupyters.files(site) for site in SITES])
     assert "DIVERGED" in said["site1"]
+
+
+def test_a_repair_gives_a_file_the_same_name_everywhere(jupyters: Jupyters) -> None:
+    """A rename fails at one site, where somebody else has the name. The copy there still has the old one."""
+    assert jupyters.save("site1", "a.txt", "one", EVERYWHERE) == 201
+    jupyters.agree_on({"a.txt": "one"})
+    assert jupyters.save("site2", "b.txt", "own") == 201
+    assert jupyters.rename("site1", "a.txt", "b.txt").status == 200
+    until(lambda: jupyters.files("site3") == {"b.txt": "one"}, "for the rename at site3")
+    assert jupyters.sites.settled() == {site: {"DIVERGED"} for site in SITES}
+    assert "something else at /api/contents/b.txt" in jupyters.repair("site1")  # what is not replicated stays
+    assert jupyters.sites.settled()["site1"] == {"DIVERGED"}
+    assert jupyters.files("site2") == {"a.txt": "one", "b.txt": "own"}
+    assert jupyters.sites.direct("site2", "DELETE", "/api/contents/b.txt").status == 204
+    jupyters.repair("site1")
+    jupyters.agree_on({"b.txt": "one"})
+    assert jupyters.save("site2", "b.txt", "two") == 200
+    jupyters.agree_on({"b.txt": "two"})
+
+
+def test_a_rename_whose_response_was_lost_counts_as_done(jupyters: Jupyters, wan: Wan) -> None:
+    """The agent of site2 was killed after its service had renamed the file: the second attempt gets 500."""
+    assert jupyters.save("site1", "a.txt", "one", EVERYWHERE) == 201
+    jupyters.agree_on({"a.txt": "one"})
+    wan.partition(["site1"], ["site2", "site3"])
+    assert jupyters.rename("site1", "a.txt", "b.txt").status == 200
+    assert jupyters.sites.direct("site2", "PATCH", "/api/contents/a.txt", {"path": "b.txt"}).status == 200
+    wan.heal()
+    jupyters.agree_on({"b.txt": "one"})
+    assert jupyters.save("site1", "b.txt", "two") == 200
+    jupyters.agree_on({"b.txt": "two"})

@@ -1,6 +1,7 @@
 """What a request is about, by the rules of its service."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,22 @@ import pytest
 import yaml
 
 from cheops.backends.http.ids import meta_id_of
-from cheops.backends.http.interpretation import failure, id_at, meaning_of, without_members
+from cheops.backends.http.interpretation import (
+    failure,
+    id_at,
+    meaning_of,
+    paths_at,
+    refuse_unexplained,
+    refuse_unexplained_query,
+    without_members,
+)
 from cheops.backends.http.payload import part_name
 from cheops.config.rule_syntax import SERVICE_RULES, rule_set, rule_sets
 from cheops.config.service_rules import RuleKind, ServiceRules, Success
 from cheops.config.services import ReplicationConfig
 from cheops.config.site import parse_site
 from cheops.errors import ClientError
+from cheops.gateway.headers import RequestHead
 from cheops.yaml_file import YamlFileError, parse_yaml
 
 JSON = (("Content-Type", "application/json"),)
@@ -44,6 +54,39 @@ def test_a_path_with_variables() -> None:
     assert about(known, "PUT /b/a/long/key?tagging=&versionId=3") is None  # a query is part of what it is about
     assert about(known, "PUT /b/k") is None
     assert about(known, "GET /b/k?tagging") is None
+
+
+def test_a_member_without_a_value_never_makes_two_values_one_part() -> None:
+    """If `?lang=de` replaced `?lang=fr`, a site that was cut off would lack one of them, and nobody would know."""
+    known = rules(
+        {"match": "PUT /{a}?lang", "is": "put lang", "of": "/{a}"},
+        {"match": "DELETE /{a}?lang", "is": "delete lang", "of": "/{a}"},
+        {"match": "POST /{a}?watch", "is": "read"},
+        {"match": "POST /{a}?run", "is": "action run", "of": "/{a}"},
+    )
+    assert about(known, "PUT /x?lang=") == ("put", "/x", "lang")
+    assert about(known, "PUT /x?lang=fr") is None
+    assert about(known, "DELETE /x?lang=fr") is None
+    assert about(known, "POST /x?watch=1") == ("read", "", "")
+    assert about(known, "POST /x?run=now") == ("action", "/x", "run")
+
+
+@pytest.mark.parametrize("target", ["/docs/a?lang=fr", "/docs/a?tagging", "/docs/a?id=1&X-2=y"])
+def test_the_lines_of_a_refusal_can_be_copied_into_the_rules(target: str) -> None:
+    head = RequestHead("PUT", target, JSON)
+    with pytest.raises(ClientError) as refused:
+        refuse_unexplained_query("app", ServiceRules(), head, "/docs/a")
+    lines = re.findall(r'\{match: "[^"]*", is: (?:"[^"]*"|[^}]*)\}', str(refused.value))
+    assert len(lines) == (1 if target.endswith("tagging") else 2)
+    for line in lines:
+        found = about(rules(yaml.safe_load(line)), f"PUT {target}")
+        assert found is not None, line
+        assert (found[0], found[1], bool(found[2])) == ("put", "/docs/a", True)
+    with pytest.raises(ClientError) as unexplained:
+        refuse_unexplained("app", RequestHead("POST", "/run", JSON))
+    action, read = re.findall(r'\{match: "[^"]*", is: [^}]*\}', str(unexplained.value))
+    assert about(rules(yaml.safe_load(action)), "POST /run") == ("action", "/", "")
+    assert about(rules(yaml.safe_load(read)), "POST /run") == ("read", "", "")
 
 
 def test_query_members_that_only_select() -> None:
@@ -234,3 +277,104 @@ def test_a_name_in_protobuf() -> None:
     for broken in (b"", NAMESPACE[:4], NAMESPACE[:30], NAMESPACE[4:], NAMESPACE + NAMESPACE[4:], b"\xff" * 40):
         with pytest.raises(ClientError, match=r"is about \$.metadata.name of the request, and there is none"):
             meaning_of(known, "POST", "/api/v1/namespaces", PROTOBUF, broken)
+
+
+# -- what services read differently ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": {"key": 1}, "a": {"key": 2}}',
+        b'{"a": {"key": 1, "key": 1}}',
+        b'{"a": {"Key": 1}}',
+        b'{"A": {"key": 2}, "a": {"key": 1}}',
+        b'{"a": {"key": 1, "\\u006bey": 2}}',
+        '{"a": {"key": 1, "\u212aey": 2}}'.encode(),  # to Go, the sign for Kelvin is a k
+        b'{"n": ' + b"1" * 5_000 + b', "a": {"key": 1, "key": 2}}',
+        b'{"a": {"key": 1, "key": 2}, "deep": ' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
+)
+def test_a_member_that_services_may_read_differently(body: bytes) -> None:
+    known = rules({"match": "POST /put", "is": "put", "of": "$.a.key"})
+    with pytest.raises(ClientError, match=r"about \$.a.key|no text or number"):
+        meaning_of(known, "POST", "/put", JSON, body)
+    has = rules({"match": "POST /put", "has": "$.a.key", "is": "put"}, {"match": "POST /put", "is": "create"})
+    with pytest.raises(ClientError, match=r"about \$.a.key"):
+        meaning_of(has, "POST", "/put", JSON, body)
+
+
+def test_a_name_that_is_elsewhere_too_is_no_doubt() -> None:
+    known = rules({"match": "POST /put", "is": "put", "of": "$.a.key"})
+    content = {"a": {"key": "x", "other": {"key": 1, "Key": "\\"}}, "KEY": 2, "list": [{"a": {"KEY": 1}}]}
+    assert about(known, "POST /put", content) == ("put", "/$.a.key/x", "")
+
+
+def test_a_form_a_header_and_xml_that_services_may_read_differently() -> None:
+    known = rules(
+        {"match": "POST /form", "is": "put", "of": "form:key"},
+        {"match": "POST /header", "is": "put", "of": "header:X-Key"},
+        {"match": "POST /xml", "is": "put", "of": "xml:Key"},
+        {"match": "POST /with", "header": "X-Copy", "is": "refuse", "why": "no"},
+    )
+    form = (("Content-Type", "application/x-www-form-urlencoded"),)
+    for target, headers, body in (
+        ("/form", form, b"key=a&key=b"),
+        ("/header", (("X-Key", "a"), ("x_key", "b")), b""),
+        ("/xml", (), b"<a><Key>a</Key><Key>b</Key></a>"),
+        ("/xml", (), b"<a><Key><![CDATA[a]]></Key></a>"),
+        ("/xml", (), b'<?xml version="1.0" encoding="utf-7"?><Key>a</Key>'),
+        ("/xml", (("Content-Encoding", "gzip"),), b"<Key>a</Key>"),
+    ):
+        with pytest.raises(ClientError, match="services differ in how they read this"):
+            meaning_of(known, "POST", target, headers, body)
+    found = meaning_of(known, "POST", "/with", (("X_Copy", "a"),), None)  # some programs read _ as -
+    assert found is not None
+    assert found.kind is RuleKind.REFUSE
+
+
+def test_a_request_is_about_so_many_resources_at_most() -> None:
+    known = rules({"match": "POST /many", "is": "refuse", "of": "/{xml:A}/{xml:B}", "why": "no"})
+    (rule,) = known.rules
+
+    def found(a: int, b: int) -> list[str]:
+        body = "".join(f"<A>{one}</A>" for one in range(a)) + "".join(f"<B>{one}</B>" for one in range(b))
+        return paths_at(rule, rule.of, {}, (), "", body.encode())
+
+    assert len(found(100, 100)) == 10_000
+    for a, b in ((101, 100), (10_001, 1)):
+        with pytest.raises(ClientError, match="more than 10,000"):
+            found(a, b)
+
+
+def test_names_do_not_lead_to_other_names() -> None:
+    known = rules(
+        {"match": "POST /b/{bucket}", "is": "put", "of": "/b/{bucket}/{$.key}"},
+        {"match": "POST /q?a={a}&b={b}", "is": "put", "of": "/q/{a}/{b}"},
+        {"match": "PATCH /f/{path**}", "is": "move", "to": "/f/{$.path**}"},
+        {"match": "POST /things", "is": "create", "name": "$.name"},
+    )
+    for line, content in (
+        ("POST /b/one", {"key": ".."}),
+        ("POST /b/one", {"key": "."}),
+        ("POST /q?a=..&b=z", None),
+        ("PATCH /f/a", {"path": "../../etc"}),
+        ("PATCH /f/a", {"path": "a//b"}),
+        ("POST /things", {"name": ".."}),
+    ):
+        with pytest.raises(ClientError, match=r"is '\.' or '\.\.'"):
+            about(known, line, content)
+    assert about(known, "POST /q?a=x/y&b=z") != about(known, "POST /q?a=x&b=y/z")
+
+
+def test_objects_of_s3_whose_names_end_with_a_slash_are_not_those_without() -> None:
+    assert about(rule_set("s3"), "PUT /bucket/folder") == ("put", "/bucket/folder", "")
+    for line in ("PUT /bucket/folder/", "DELETE /bucket/folder/", "POST /bucket/folder/?uploads"):
+        assert about(rule_set("s3"), line) == ("refuse", "", "")
+    assert about(rule_set("s3"), "PUT /bucket/") == ("put", "/bucket", "")
+    assert about(rule_set("s3"), "POST /bucket?delete&delete") == ("refuse", "", "")
+
+
+def test_a_checkpoint_of_jupyter_is_a_part_of_its_file() -> None:
+    found = about(rule_set("jupyter"), "DELETE /api/contents/a.ipynb/checkpoints/1")
+    assert found == ("action", "/api/contents/a.ipynb", "drop 1")

@@ -220,6 +220,10 @@ def test_parts_that_no_state_shows_are_not_lost(sites: Sites) -> None:
     assert sites.call("site1", "PUT", f"/images/{meta_id}/file", b"data", Content_Type="text/plain").status == 204
     shown = cheops(sites, "site1", "repair", meta_id, "--from", "site1", "--yes", code=1)
     assert "changed parts of it" in shown
+    refused_at_site2(sites, meta_id, size=4)
+    plan = cheops(sites, "site1", "repair", meta_id, code=1)
+    assert f"cheops repair {meta_id} --from SITE\n  cannot be done: this state cannot be taken: site1:2 changed" in plan
+    assert "--from site1" not in plan
 
 
 def test_a_large_state_is_a_file_that_the_sites_fetch(sites: Sites) -> None:

@@ -130,10 +130,9 @@ def test_what_nothing_explains_is_refused_with_the_line_to_add(sites: AppSites) 
     for scope in (EVERYWHERE, ""):
         answer = sites.call("site1", "PUT", "/o/a?acl=private", "y", scope)
         assert answer.status == 422
-        assert (
-            'Add a rule to services.app.rules, for example {match: "PUT /o/a?acl", is: put acl}'
-            in answer.json["detail"]
-        )
+        lines = answer.json["detail"].partition("Add a rule to services.app.rules at all sites: ")[2]
+        assert '{match: "PUT /o/a?acl={acl}", is: "put {acl}"} if the value of acl names the part' in lines
+        assert '{match: "PUT /o/a?acl={acl}", is: put acl} if the value is what it writes' in lines
     answer = sites.call("site1", "POST", "/kv/put", {"value": 1}, EVERYWHERE)
     assert answer.status == 422
     assert "'POST /kv/put' is about $.key of the request, and there is none" in answer.json["detail"]
@@ -247,3 +246,72 @@ def test_two_resources_are_never_at_one_path(sites: AppSites, wan: Wan) -> None:
     said = sites.settled()
     must_be_true(said, [state(sites, site)["o"] for site in SITES])
     assert said == {site: {"DIVERGED"} for site in SITES}
+
+
+# -- dry runs --------------------------------------------------------------------------------------------------
+
+
+def dry(sites: AppSites, line: str, content: Any = None, scope: str = "", site: str = "site1") -> dict[str, Any]:
+    method, _, target = line.partition(" ")
+    answer = sites.call(site, method, target, content, scope, Cheops_Dry_Run="1")
+    return {**answer.json, "status": answer.status}
+
+
+def test_a_dry_run_says_which_rule_a_request_matches_and_what_it_becomes(sites: AppSites) -> None:
+    put = {"key": "k", "value": 1}
+    new = dry(sites, "POST /kv/put", put, EVERYWHERE)
+    id_ = new["about"]["id"]
+    assert new["about"] == {
+        "request": "POST /kv/put",
+        "rule": "POST /kv/put",
+        "does": "put",
+        "resource": "/$.key/k",
+        "id": id_,
+        "moved to": None,
+        "operation": "put",
+        "replaces": new["about"]["replaces"],
+    }
+    assert "put" in new["about"]["replaces"]
+    assert (new["decision"], new["effect"]["method"], new["replicant"]) == ("replicate", "update", None)
+    assert [state(sites, site)["kv"] for site in SITES] == [{}] * 3, "a dry run does nothing"
+    alone = dry(sites, "POST /kv/put", put)
+    assert (alone["decision"], alone["about"]["id"], alone["replicant"]) == ("local", id_, None)
+
+    ok(sites, "site1", "POST /kv/put", put)
+    equal(sites, kv={"k": 1})
+    for site in SITES:  # it is replicated now, with or without a scope
+        found = dry(sites, "POST /kv/put", put, site=site)
+        assert (found["decision"], found["replicant"]) == ("replicate", id_)
+        assert sorted(found["effect"]["sites"]) == list(SITES)
+
+    read = dry(sites, "POST /kv/get", {"key": "k"}, EVERYWHERE)
+    assert (read["about"]["does"], read["effect"]["method"]) == ("read", "read")
+    part = dry(sites, "PUT /o/a?tagging", ["x"], EVERYWHERE)["about"]
+    assert (part["rule"], part["resource"], part["operation"]) == ("PUT /o/{name}?tagging", "/o/a", "put tagging")
+
+
+def test_a_dry_run_of_plain_rest_has_the_operation_too(sites: AppSites) -> None:
+    ok(sites, "site1", "PUT /o/a", "x")
+    equal(sites, o={"a": "x"})
+    found = dry(sites, "PUT /o/a/color", "y", site="site2")
+    assert (found["about"]["rule"], found["about"]["resource"]) == (None, "/o/a")
+    assert (found["about"]["operation"], found["about"]["id"]) == ("put color", found["replicant"])
+    assert found["about"]["meaning"] == "plain REST: it replaces what is at this path"
+    assert dry(sites, "GET /o/a")["about"]["meaning"] == "plain REST: it reads"
+
+
+def test_a_dry_run_refuses_what_the_request_itself_would_be_refused_for(sites: AppSites) -> None:
+    ok(sites, "site1", "PUT /o/a", "x")
+    equal(sites, o={"a": "x"})
+    for line, content, scope in (
+        ("PUT /o/a?acl=private", "y", ""),  # no rule explains its query
+        ("PUT /o/new?acl=private", "y", EVERYWHERE),
+        ("PUT /o/a?tagging=1", "y", EVERYWHERE),  # the rule is about a member without a value
+        ("POST /kv/put", {"value": 1}, EVERYWHERE),  # its rule is about a member that it lacks
+        ("PATCH /o/missing", {"to": "b"}, EVERYWHERE),  # nothing to move
+        ("DELETE /o/missing", None, EVERYWHERE),
+    ):
+        method, _, target = line.partition(" ")
+        tried, real = dry(sites, line, content, scope), sites.call("site1", method, target, content, scope)
+        assert (tried["status"], tried["detail"]) == (real.status, real.json["detail"]), line
+        assert 400 <= real.status < 500

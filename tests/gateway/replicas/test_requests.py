@@ -2,11 +2,13 @@
 
 import pytest
 
-from cheops.backends.http.request import check_conditions
+from cheops.backends.http.request import check_conditions, refuse_encoded, refuse_other_type
 from cheops.backends.http.translation import is_partial_json
+from cheops.config.rule_syntax import SERVICE_RULES
 from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import Response
+from cheops.yaml_file import parse_yaml
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
 
@@ -146,12 +148,15 @@ def test_headers_hold_any_text(three: Sites) -> None:
     assert f"</images/{answer.json['id']}>; title={title}" in links
 
 
-def test_what_is_made_below_a_replicant_and_has_no_meta_id_says_so(three: Sites) -> None:
+def test_what_a_service_gives_an_id_below_a_replicant_is_refused_without_items(three: Sites) -> None:
     server = three.call("site1", "POST", "/servers", {"name": "holder"}, EVERYWHERE, Cheops_Wait="all").json["id"]
     made = three.call("site1", "POST", f"/servers/{server}/disks", {"name": "d"}, Cheops_Wait="all")
-    assert made.status == 201
-    assert "services.image.items" in made.headers["Cheops-Note"]
-    assert "Cheops-Note" not in three.call("site1", "POST", f"/servers/{server}/reboot", {}).headers
+    assert made.status == 422
+    assert 'services.image.items, at all sites: {"/servers/*/disks": "/servers/*/disks/{id}"}' in made.json["detail"]
+    rule = '{match: "POST /servers/{a}/disks", is: action, of: "/servers/{a}"}'
+    assert rule in made.json["detail"]
+    assert SERVICE_RULES.read(parse_yaml(f"[{rule}]", "site.yaml"))
+    assert three.call("site1", "POST", f"/servers/{server}/reboot", {}).status < 300
 
 
 # -- keys ------------------------------------------------------------------------------------------------------
@@ -213,3 +218,22 @@ def test_a_patch_of_what_is_not_replicated_says_so(three: Sites) -> None:
     answer = three.call("site1", "PATCH", own["self"], {"size": 1}, EVERYWHERE)
     assert answer.status == 404
     assert "nothing that is replicated is at" in answer.json["detail"]
+
+
+# -- bodies that nobody can look into --------------------------------------------------------------------------
+
+
+def test_a_body_that_cannot_be_looked_into_is_refused() -> None:
+    def head(*headers: tuple[str, str]) -> RequestHead:
+        return RequestHead("PUT", "/x", headers)
+
+    for encoding in (("gzip",), ("identity", "gzip"), ("gzip", "identity")):
+        with pytest.raises(ClientError, match="must not be compressed"):
+            refuse_encoded(head(*(("Content-Encoding", one) for one in encoding)))
+    with pytest.raises(ClientError, match="in UTF-8, not in 'utf-16le'"):
+        refuse_encoded(head(("Content-Type", 'application/json; charset="utf-16le"')))
+    for charset in ("utf-8", "UTF-8", "ISO-8859-1", "us-ascii"):
+        refuse_encoded(head(("Content-Type", f"application/json;charset={charset}")))
+    with pytest.raises(ClientError, match="has one Content-Type"):
+        refuse_other_type(head(("Content-Type", "text/plain"), ("content-type", "application/json")))
+    refuse_other_type(head(("Content-Type", "text/plain")))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cheops.backends.http.secrets import MARK, check_query, masked, without_secrets
+from cheops.backends.http.secrets import MARK, check_headers, check_query, masked, without_secrets
 from cheops.config.request_rules import SecretMembers
 from cheops.errors import ClientError
 
@@ -113,3 +113,14 @@ def test_of_a_response_secrets_are_not_kept() -> None:
 )
 def test_of_a_response_that_cannot_be_read_nothing_is_kept(body: bytes, content_type: str) -> None:
     assert masked(body, content_type, SECRETS) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["X-Amz-Server-Side-Encryption-Customer-Key", "Password", "x-admin-pass", "X-PIN-Code"]
+)
+def test_a_secret_in_a_header(name: str) -> None:
+    secrets = SecretMembers(SecretMembers().names | {"pincode"})
+    with pytest.raises(ClientError, match="a header of the request has a secret") as error:
+        check_headers(((name, "hunter2"),), secrets)
+    assert "hunter2" not in str(error.value)
+    check_headers((("X-Amz-Server-Side-Encryption-Customer-Algorithm", "AES256"), ("X-Passwords", "no")), secrets)

@@ -213,6 +213,42 @@ async def _a_session_expires_and_its_handle_is_remembered_for_longer(tmp_path: P
     assert not session.folder.exists()
 
 
+def test_bodies_that_nothing_needs_are_deleted(tmp_path: Path) -> None:
+    asyncio.run(_bodies_that_nothing_needs_are_deleted(tmp_path))
+
+
+async def _bodies_that_nothing_needs_are_deleted(tmp_path: Path) -> None:
+    clock = Clock()
+    kept = sessions(tmp_path, clock)
+    session = await kept.open(opening("u"))
+
+    async def used(content: bytes, *, is_done: bool) -> str:
+        with session.holding() as held:
+            held.append(session.files.put([content]))
+            if is_done:
+                await kept.add(session, Step(UPLOAD[1], held[0]))
+            return held[0]
+
+    await used(b"first", is_done=True)
+    await used(b"refused", is_done=False)
+    last = await used(b"last", is_done=True)
+    assert session.files.hashes() == [last]
+    with session.holding(last):  # another request has the same body, or the session is being completed
+        other = await used(b"other", is_done=True)
+        assert set(session.files.hashes()) == {last, other}
+    assert session.files.hashes() == [other]
+    # When the session has expired, all are deleted, also if nothing else happens.
+    clock.now_s = 2001.0
+    short = await kept.open(msgspec.structs.replace(opening("short"), until_s=2001.0))
+    short.files.put([b"short"])
+    clock.now_s = 2002.0
+    for _ in range(200):
+        if not session.files.hashes() + short.files.hashes():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("the bodies of expired sessions are still there")
+
+
 def test_there_are_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(_there_are_only_so_many(tmp_path, monkeypatch))
 

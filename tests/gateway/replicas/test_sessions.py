@@ -170,3 +170,20 @@ def test_what_may_have_been_done_is_not_guessed(sites: AppSites) -> None:
     path = f"/api/v1/resources/{unknown}/resolve"
     sites.rig.request("site1", "POST", path, body, {"Content-Type": "application/json"})
     equal(sites, a="one", b="x")
+
+
+def test_a_client_that_may_not_know_of_a_session_does_not_end_it(sites: AppSites) -> None:
+    upload = opened(sites, "site1", "a")
+    ok(sites, "site1", f"PUT /o/a?upload={upload}&part=1", b"one")
+    sent = (f"DELETE /o/a?upload={upload}", f"PUT /o/a?upload={upload}&part=2", f"POST /o/a?upload={upload}")
+    for line in sent:
+        method, _, target = line.partition(" ")
+        answer = sites.call("site1", method, target, b"stranger", "", Content_Type="text/plain", X_Stranger="1")
+        assert answer.status == 404, answer.body
+    bodies = [path for path in (sites.rig.folder("site1") / "data" / "sessions").glob("*/*") if path.name != "journal"]
+    assert [path.read_bytes() for path in bodies] == [b"one"]  # what the service refused is not kept
+    # What no rule explains would be done here, and not be recorded.
+    for more in ("part=2&x=1", "part=2&part=3"):
+        assert refused(sites, "site1", f"PUT /o/a?upload={upload}&{more}", "")[0] == 422
+    ok(sites, "site1", f"POST /o/a?upload={upload}", scope="")
+    equal(sites, a="one")

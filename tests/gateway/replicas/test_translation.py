@@ -22,7 +22,7 @@ from cheops.backends.http.ids import (
     to_local,
     to_meta,
 )
-from cheops.backends.http.paths import canonical
+from cheops.backends.http.paths import canonical, folded
 from cheops.backends.http.request import target_of
 from cheops.backends.http.translation import ResponseIds, buffer_if_small, decompressed, hosts_of
 from cheops.config.services import ReplicationConfig, ServiceConfig
@@ -337,3 +337,28 @@ def test_two_services_may_use_the_same_id() -> None:
     index = Index([Copy(FIVE, "image", "/x/{id}", UUID), Copy(LONG, "compute", "/x/{id}", UUID)])
     assert index.anywhere(UUID) is None
     assert index.path_with_meta_ids("compute", f"/x/{UUID}") == f"/x/{LONG}"
+
+
+# -- paths that services may take for one --------------------------------------------------------------------------
+
+
+def test_paths_that_services_may_take_for_one() -> None:
+    for path in ("/a/b", "/a//b", "/a%2Fb", "/a/b;v=1", "/a;x/b", "/a%252Fb", "/a%5Cb", "/a/b/", "//a/x%2F..%2Fb"):
+        assert folded(canonical(path)) == "/a/b"
+    assert folded("/a/B") == "/a/B"
+    assert folded("/a%25b") == "/a%25b"
+
+
+def test_copies_whose_paths_services_may_take_for_one() -> None:
+    index = Index([Copy("one", "image", "/notes/a", "a", is_named=True)])
+    assert index.alike("image", "/notes/a") == ""
+    assert index.alike("image", "/notes/a/part") == ""
+    assert index.alike("image", "/notes%2Fa") == "one"
+    assert index.alike("image", "/notes//a/part") == "one"
+    assert index.alike("other", "/notes//a") == ""
+    index.add(Copy("two", "image", "/notes/b;v=1", "b", is_named=True))
+    assert index.alike("image", "/notes/b") == "two"
+    assert index.alike("image", "/notes/b;v=1") == ""
+    assert index.alike("image", "/notes/b;v=2") == "two"
+    index.drop("two")
+    assert index.alike("image", "/notes/b") == ""

@@ -8,6 +8,8 @@ PATCH /b/u/HANDLE?state=N           appends; the Location has the next state, an
 PUT /b/u/HANDLE?state=N&name=NAME   completes
 PUT /o/NAME, GET /_state, POST /_fail {"next": "METHOD", "after": bool}
                                     the next request with this method gets no response: it is done, or is not
+
+A client with the header X-Stranger is told that there is no such upload, as by services that hide what is not its own.
 """
 
 import json
@@ -52,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(  # noqa: C901, PLR0911 - one case per request
         self, parts: list[str], query: dict[str, str], body: str
     ) -> tuple[int, str, str]:
-        upload = UPLOADS.get(query.get("upload", parts[-1]))
+        upload = None if "X-Stranger" in self.headers else UPLOADS.get(query.get("upload", parts[-1]))
         match self.command, parts:
             case "GET", ["_state"]:
                 return 200, json.dumps({"o": STATE, "open": len(UPLOADS)}), ""

@@ -29,7 +29,7 @@ from cheops.backends.http.secrets import check_query, masked
 from cheops.backends.http.translation import ResponseIds
 from cheops.client.agent import events_in
 from cheops.config.command import CommandSettings
-from cheops.config.request_rules import SecretMembers
+from cheops.config.request_rules import SAFE_METHODS, SecretMembers
 from cheops.config.service_credentials import AuthConfig, ClientConfig
 from cheops.config.services import ReplicationConfig, ServiceConfig
 from cheops.config.site import parse_site
@@ -52,7 +52,7 @@ from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.client_connection import check_headers, check_raw_head, parse_headers, refuse_early
-from cheops.gateway.headers import SAFE_METHODS, RequestHead
+from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import GatewayRequestError
 from cheops.gateway.request import Listener, ListenerKind, find_service
 from cheops.log.operation import Command, Origin

@@ -23,6 +23,7 @@ from cheops.api.models.repair import Repairable, RepairedSite, RepairPlan
 from cheops.api.request import ApiRequest, handles
 from cheops.api.submission import HOP_HEADER, NO_REPLY_YET, OperationRequest, RequestError, execute, post_to_site
 from cheops.api.views.operations import find, names, sites_of, status_at
+from cheops.api.views.payload_text import detail_text
 from cheops.api.views.status import resource_status, site_view
 from cheops.engine.events import Answer, Retried
 from cheops.engine.events import Resolved as ResolvedEvent
@@ -161,7 +162,7 @@ def _worst(replica: Replica, outcomes: dict[OpId, Status]) -> tuple[Status, str]
     reply = replica.replies.get(id_, replica.site)
     if worst in (Status.PENDING, Status.RUNNING):
         return worst, replica.slot.retry_reason or NO_REPLY_YET
-    return worst, reply.detail if reply and worst in (Status.KO, Status.UNKNOWN) else ""
+    return worst, detail_text(replica, reply.detail) if reply and worst in (Status.KO, Status.UNKNOWN) else ""
 
 
 # -- the state of one site --------------------------------------------------------------------------------------
@@ -281,7 +282,16 @@ async def plan_repair(request: ApiRequest[FreshParameters]) -> RepairPlan:
             )
             for site, state in zip(sites, states, strict=True)
         ),
+        no_state=_no_state(node, replica),
     )
+
+
+def _no_state(node: Node, replica: Replica) -> str:
+    try:
+        node.backends.of_type(replica.type.name).check_capture(replica)
+    except ClientError as error:
+        return str(error)
+    return ""
 
 
 async def _state_at(node: Node, who: Principal, site: str, id_: str) -> dict[str, Any]:

@@ -45,3 +45,6 @@ class RepairPlan(Struct, frozen=True, kw_only=True):
     sentence: Annotated[str, doc("The reason.", "site1:3 failed at site2 but not at its origin")]
     same: Annotated[bool, doc("Whether the applications of all sites have the same state.", False)]
     sites: Annotated[tuple[Repairable, ...], doc("One entry for each site.")]
+    no_state: Annotated[
+        str, doc("Why the state of a site cannot be taken for all of them, whichever it is; empty if it can.", "")
+    ] = ""

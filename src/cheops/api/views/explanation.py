@@ -18,7 +18,8 @@ from cheops.api.views.operations import (
     stamp_text,
     vector_text,
 )
-from cheops.api.views.status import resource_verdict, sentence, word
+from cheops.api.views.payload_text import command_text, detail_text
+from cheops.api.views.status import resource_verdict, sentence, with_fate, word
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus
 from cheops.log.causality import contains
@@ -90,11 +91,11 @@ def _operations(replica: Replica) -> Iterator[ExplanationStep]:
         yield _step(f"{len(ops) - MAX_OPERATIONS} older operations are omitted; the log has them")
     for op in ops[-MAX_OPERATIONS:]:
         fate = fate_of(replica, op)
-        yield _step(f"{_description(op)}{_concurrent_text(op, ops)}: {_effect_text(replica, op, fate)}", op)
+        yield _step(f"{_description(replica, op)}{_concurrent_text(op, ops)}: {_effect_text(replica, op, fate)}", op)
 
 
-def _description(op: Operation) -> str:
-    what = _KINDS.get(op.kind) or f"'{printable(shortened(op.payload.line))}'"
+def _description(replica: Replica, op: Operation) -> str:
+    what = _KINDS.get(op.kind) or f"'{printable(shortened(command_text(replica, op)))}'"
     return f"{op.id} ({printable(op.type)}), {what}, made at {op.origin.site} at {stamp_text(op.stamp)}"
 
 
@@ -114,7 +115,7 @@ def _effect_text(replica: Replica, op: Operation, fate: Fate | None) -> str:
         succeeded = f"succeeded at {op.origin.site}; in effect"
         return succeeded if effect is Effect.EFFECTIVE else "does not touch the application"
     by = f" by {fate.by}" if fate.by else ""
-    why = f": {shortened(op.why, 200)}" if op.why else ""
+    why = f": {shortened(detail_text(replica, op.why), 200)}" if op.why else ""
     return f"{effect.value}{by}: {rule_text(fate.rule, fate.rule.sentence)}{why}"
 
 
@@ -150,11 +151,11 @@ def _site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[E
     for reply in _applied_differently(replica, site):
         yield ExplanationStep(text=_difference(reply), operation=str(reply.op), site=site)
     for id_ in status.failed:
-        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
+        why = shortened(detail_text(replica, replica.replies[id_, site].detail), _MAX_DETAIL)
         text = f"{id_} succeeded at {id_.origin.site} but failed at {site}: {why}"
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     for id_ in status.unknown:
-        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
+        why = shortened(detail_text(replica, replica.replies[id_, site].detail), _MAX_DETAIL)
         text = (
             f"it is unknown whether {id_} ran at {site}: {why}. Nothing more runs there until an operator "
             "resolves it, or an operation replaces it"
@@ -279,7 +280,7 @@ def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
 
 def _conclusion(replica: Replica, verdict: ResourceStatus, now_ms: int) -> str:
     partial, advice = _partly_applied(replica, verdict), _advice(replica, verdict)
-    return f"{verdict.overall.value}: {sentence(verdict, now_ms)}{partial}{advice}"
+    return f"{verdict.overall.value}: {with_fate(sentence(verdict, now_ms), replica)}{partial}{advice}"
 
 
 def _partly_applied(replica: Replica, verdict: ResourceStatus) -> str:

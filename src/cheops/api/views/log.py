@@ -31,6 +31,7 @@ from cheops.api.views.operations import (
     status_at,
     vector_text,
 )
+from cheops.api.views.payload_text import command_text
 from cheops.api.views.status import is_deleted, resource_status
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, contains
@@ -83,7 +84,7 @@ def _operation(replica: Replica, op: Operation, by_id: dict[OpId, Operation]) ->
         rule=fate.rule.value if fate else None,
         sentence=fate.rule.sentence if fate else "",
         beaten_by=str(fate.by) if fate and fate.by else None,
-        command=shortened(op.payload.line, _COMMAND_CHARACTERS),
+        command=shortened(command_text(replica, op), _COMMAND_CHARACTERS),
     )
 
 

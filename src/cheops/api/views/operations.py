@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from cheops.api.models.operations import Effect, OperationView, ReplyView
+from cheops.api.views.payload_text import detail_text
 from cheops.engine.replica import Replica
 from cheops.engine.status import operation_status
 from cheops.errors import ClientError
@@ -80,7 +81,7 @@ def operation_view(replica: Replica, op: Operation) -> OperationView:
         matrix=op.matrix.hash,
         sites=op.sites,
         verdict=op.verdict,
-        why=op.why,
+        why=detail_text(replica, op.why),
         effect=effect_of(op, fate),
         rule=fate.rule.value if fate else None,
         sentence=fate.rule.sentence if fate else "",

@@ -9,6 +9,7 @@ from cheops.api.models.resources import Overall as OverallName
 from cheops.api.models.resources import ResourceDetail, ResourceStatus, ResourceSummary, SiteStatus, Trouble
 from cheops.api.models.site import Sites, SiteView
 from cheops.api.views.operations import names, sites_of, stamp_text, status_at, vector_text
+from cheops.api.views.payload_text import detail_text
 from cheops.config.fingerprint import Difference, differences
 from cheops.engine import status as engine
 from cheops.engine.admission import waiting_for_refused
@@ -107,7 +108,7 @@ def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStat
     return ResourceStatus(
         id=replica.resource,
         overall=word(verdict.overall),
-        sentence=_with_blocked(_NOTHING if is_void(replica) else sentence(verdict, now_ms), replica),
+        sentence=_with_blocked(with_fate(sentence(verdict, now_ms), replica), replica),
         unreachable=verdict.unreachable,
         order_not_enforced=verdict.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in verdict.sites),
@@ -177,6 +178,13 @@ def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
             return "; ".join(_differences(verdict)) or "the sites applied the same operations but differ"
         case Overall.UNREACHABLE:
             return f"{_unreachable(verdict, now_ms)}; {_were_pending(verdict)}{_retries(verdict)}"
+
+
+def with_fate(text: str, replica: Replica) -> str:
+    """Sites that agree may agree on nothing."""
+    if is_void(replica):
+        return _NOTHING
+    return f"deleted; {text}" if is_deleted(replica) else text
 
 
 def _with_blocked(text: str, replica: Replica) -> str:
@@ -289,7 +297,7 @@ def _site(replica: Replica, status: engine.SiteStatus, now_ms: int) -> SiteStatu
 
 
 def _trouble(replica: Replica, id_: OpId, site: str) -> Trouble:
-    return Trouble(operation=str(id_), detail=replica.replies[id_, site].detail)
+    return Trouble(operation=str(id_), detail=detail_text(replica, replica.replies[id_, site].detail))
 
 
 def _last_change(replica: Replica) -> str | None:

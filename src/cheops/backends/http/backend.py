@@ -19,7 +19,9 @@ import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
+from cheops.backends.http.deletions import MULTI_STATUS, failed_part, is_deleted_with, report_lost
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
+from cheops.backends.http.explanation import child_without_id, response_text, without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
@@ -29,17 +31,14 @@ from cheops.backends.http.payload import (
     BODY,
     After,
     Header,
-    KeptResponse,
     PayloadError,
     Request,
-    decode_response,
     is_in_doubt,
-    is_json,
     request_of,
     result_in_doubt,
 )
 from cheops.backends.http.reachability import service_finding
-from cheops.backends.http.restoration import Restoration, comparable
+from cheops.backends.http.restoration import Restoration, shown_state
 from cheops.backends.http.rules import check_place, check_rules
 from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.session_replay import send_session
@@ -144,6 +143,9 @@ class HttpBackend(Backend):
         check_rules(service, request)
         copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
         check_place(service, request, run.resource, copy, replica)
+        is_decided = not self._is_undecided(run.resource, step)
+        if is_decided and await is_deleted_with(self.context, self.copies.index, service.name, run, step):
+            return nothing_to_do("it was deleted here with what contains it")
         if before := await self._unsettled(run, step, request.after):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         outcome = await self._attempt(run, step, service, request)
@@ -152,7 +154,8 @@ class HttpBackend(Backend):
         return outcome
 
     async def _attempt(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Outcome:
-        again = step.again or str(step.op) in self._in_doubt
+        op = str(step.op)
+        again = step.again or op in self._in_doubt or self.copies.has_tried(run.resource, op)
         try:
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
@@ -169,7 +172,7 @@ class HttpBackend(Backend):
             result = in_doubt if error.may_have_had_effect else Result.RETRY
             return Outcome(result, str(error), in_doubt=error.may_have_had_effect)
         if task.is_of_client and again and outcome.result is Result.KO:
-            outcome = replace(outcome, output=_in_words(outcome.output))  # people will read it, and decide
+            outcome = replace(outcome, output=response_text(outcome.output))  # people will read it, and decide
         if task.is_of_client and outcome.result in (Result.OK, Result.KO):
             self.tickets.forget(request.ticket)
         return outcome
@@ -242,7 +245,7 @@ class HttpBackend(Backend):
         if other := occupant(self.copies.index, service, meta_id, request):
             where = printable(shortened(request.to or request.item))
             return Outcome(
-                Result.KO, f"{where} is the path of {other}, which was moved there: two cannot be at one path"
+                Result.KO, f"{where} is the path of {other}, or may be the same to a service: two cannot be at one path"
             )
         if has_copy or (request.binds and (request.named or request.creates)):
             return None
@@ -288,18 +291,19 @@ class HttpBackend(Backend):
                 await self.copies.bind(copy, task.approved)
                 path = self.sender.local_path(copy) if request.creates else path
             else:
-                result, note = Result.KO, _without_id(task, self.context.config.name)
+                here = self.context.config.name
+                result = Result.KO
+                note = without_id(task.service, task.request, here, is_of_client=task.is_of_client)
         kept = self.sender.kept(task.service, path, reply)
-        if request.method == "POST" and not request.binds and kept.status == _CREATED:
-            where = f"services.{task.service.name}.items"
-            note = f"what was created has an id of its own at each site; {where} would make it a replicant"
+        if result is Result.OK and self._creates_unknown(task, reply):
+            result, note = Result.KO, child_without_id(task.service, request)
         kept = msgspec.structs.replace(kept, note=note or kept.note)
         if task.is_of_client and result in (Result.OK, Result.KO):
             whole = msgspec.structs.replace(self.sender.public(task.service, path, reply), note=kept.note)
             if whole != kept:
                 self.tickets.keep_answer(answer_key(task.meta_id, task.op), whole)
-        if result is Result.OK and request.deletes:
-            await self.copies.unbind(task.meta_id, task.approved)
+        if request.deletes and (result is Result.OK or reply.status == MULTI_STATUS):
+            await self._deleted(task.meta_id, request, task.approved, whole=result is Result.OK)
         return replace(outcome_of(task, result, kept), in_doubt=is_in_doubt(reply.status))
 
     async def _done_before(self, task: Task, path: str, reply: ServiceReply) -> Outcome | None:
@@ -311,11 +315,20 @@ class HttpBackend(Backend):
             # What exists may be of the attempt before, or somebody else's: nobody knows, so nothing is overwritten.
             kept = msgspec.structs.replace(self.sender.kept(task.service, path, reply), note=_MAY_BE_OURS)
             return outcome_of(task, Result.KO, kept)
+        if task.request.to and (moved := await self._existing.moved(task, path, reply)):
+            return moved
         if not await self._is_gone(task, path, reply):
             return None
         if task.request.deletes:
-            await self.copies.unbind(task.meta_id, task.approved)
+            await self._deleted(task.meta_id, task.request, task.approved)
         return nothing_to_do("it is not there any more: an attempt before has deleted it")
+
+    async def _deleted(self, meta_id: str, request: Request, approved: str = "", *, whole: bool = True) -> None:
+        """The service has deleted a resource, or (not `whole`) some of what is in it. What follows from that is durable
+        before the copies are gone: after a crash, this happens again."""
+        await report_lost(self.context, self.copies.index, meta_id, request, whole=whole)
+        if whole:
+            await self.copies.unbind(meta_id, approved)
 
     async def _is_gone(self, task: Task, path: str, reply: ServiceReply) -> bool:
         """Whether a client's DELETE found nothing because an attempt before has deleted it. The service would answer
@@ -334,6 +347,8 @@ class HttpBackend(Backend):
 
     async def _reply(self, task: Task, path: str, more: tuple[Header, ...]) -> ServiceReply:
         """The response of the service. Raises UpstreamError."""
+        if task.request.to and not task.is_of_client:
+            await self.copies.note_try(task.meta_id, task.op)
         if not task.request.session:
             return await self.sender.send(task.service, task.request, path, task.body, task.identity, more=more)
         try:
@@ -343,6 +358,14 @@ class HttpBackend(Backend):
                 raise _LostAnswerError(str(error)) from error
             raise
 
+    def _creates_unknown(self, task: Task, reply: ServiceReply) -> bool:
+        """Whether a service gave an id to what was created below a replicant, and no rule and no `items` is about it:
+        each site would give another one, by which later requests reach one site."""
+        request = task.request
+        if request.method != "POST" or request.binds or request.kind or reply.status != _CREATED:
+            return False
+        return self.sender.new_copy(task.service, task.meta_id, request, reply) is not None
+
     def _judged(self, task: Task, reply: ServiceReply) -> tuple[Result, str]:
         """What a response means, by the rule of the request if it has one; and a note for people."""
         request = task.request
@@ -351,6 +374,8 @@ class HttpBackend(Backend):
             return Result.RETRY, "the service does not delete it yet: something that is in it is still here"
         target, body = joined(request.path, request.query), None if request.session else task.body
         found = rule_for(task.service.replication.rules, request.method, target, request.headers, body)
+        if result is Result.OK and (failed := failed_part(request.method, reply)):
+            return Result.KO, "" if task.is_of_client else failed
         if found is None or found[0].ok == Success():
             return result, ""
         why = failure(found[0].ok, reply.status, reply.headers, reply.body)
@@ -378,11 +403,10 @@ class HttpBackend(Backend):
             )
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
-        kept = self.sender.kept(service, path, reply)
-        if kept.cut_bytes and reply.status < 300:
-            return _compared_by_digest(service, reply)
-        compared = service.replication.local_members | service.replication.ignore
-        return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
+        return shown_state(service, self.sender.kept(service, path, reply), reply)
+
+    def check_capture(self, replica: Replica) -> None:
+        self._restoration.check(self._services[service_of(replica.type.name) or ""], replica)
 
     async def capture(self, replica: Replica, keep: KeepFile) -> Command:
         service, copy = (
@@ -421,7 +445,7 @@ class HttpBackend(Backend):
         if not happened:
             return
         if request.deletes:
-            await self.copies.unbind(resource)
+            await self._deleted(resource, request)
         elif resource in self.copies.index.copies and not request.to:
             return
         elif request.named and request.binds:
@@ -449,24 +473,6 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
     return OfSite(client)
 
 
-def _in_words(output: str) -> str:
-    kept = decode_response(output)
-    return f"the service answers {kept.status}: {kept.note or shortened(kept.text)}" if kept else output
-
-
-def _without_id(task: Task, site: str) -> str:
-    """Nobody could change or delete the copy later, and no other site knows what belongs together."""
-    config = f"services.{task.service.name}"
-    place = ".".join(("$", *task.service.replication.id)) if task.service.replication.id else "Location"
-    done = "ran at this site only and is not replicated" if task.is_of_client else f"ran at {site}"
-    return (
-        f"{task.request.method} {task.request.path} {done}: the response of the service names no id ({place} of "
-        f"{config}.id, or a Location). If it creates something, say where its id or name is; if it does something "
-        f'else, add a rule to {config}.rules, such as {{match: "{task.request.method} {task.request.path}", is: put, '
-        'of: "$.key"}'
-    )
-
-
 def answer_key(meta_id: str, op: str) -> str:
     """Under which the response with secrets waits for its client (`Tickets`)."""
     return f"{meta_id} {op}"
@@ -477,21 +483,3 @@ def http_backend(node: Node) -> HttpBackend:
     backend = node.backends.named(HTTP_BACKEND)
     assert isinstance(backend, HttpBackend)  # noqa: S101 - it is built in under this name
     return backend
-
-
-def _compared_by_digest(service: ServiceConfig, reply: ServiceReply) -> Outcome:
-    """A state that is too large to be kept. In JSON, ids and members of one site differ, so its digest says nothing."""
-    if is_json(reply.header("content-type")):
-        what = f"its state has {reply.size:,} bytes of JSON, and services.{service.name}.keep_response is smaller"
-        return Outcome(Result.KO, f"{what}: it cannot be compared")
-    return Outcome(Result.OK, f"{reply.size} bytes, SHA-256 {reply.digest}")
-
-
-def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
-    """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
-    if kept.status >= 300:
-        return f"the service answers {kept.status}: {kept.text[:1000]}"
-    try:
-        return comparable(kept.body, without).decode()
-    except UnicodeDecodeError:
-        return kept.base64

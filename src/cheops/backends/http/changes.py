@@ -13,11 +13,12 @@ import msgspec
 
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.conditions import NOT_FOR_READING, ConditionGuard
+from cheops.backends.http.deletions import contained
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, new_meta_id
 from cheops.backends.http.interpretation import MAX_BODY_BYTES, WHOLE, refuse_unreadable
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.order import RecentChanges, after, check_needed, named_in, needed_by, touched
+from cheops.backends.http.order import RecentChanges, after, check_needed, known_to, named_in, needed_by, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -38,9 +39,11 @@ from cheops.backends.http.request import (
     Preferences,
     Target,
     preferences_of,
+    refuse_encoded,
+    refuse_other_type,
 )
 from cheops.backends.http.rules import check_rules
-from cheops.backends.http.secrets import check_query, without_secrets
+from cheops.backends.http.secrets import check_headers, check_query, without_secrets
 from cheops.backends.http.signature import refuse_signed_chunks
 from cheops.backends.http.spool import noting_ids, spool
 from cheops.backends.http.submission import (
@@ -291,10 +294,10 @@ class ChangeHandler:
         check_rules(service, request)
         refuse_signed_chunks(head.headers)
         check_query(query, service.replication.secret)
-        if form_of(head) and (first(head, "Content-Encoding") or "identity").strip().lower() != "identity":
-            raise ClientError(
-                "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
-            )
+        check_headers(request.headers, service.replication.secret)
+        refuse_other_type(head)
+        if form_of(head):
+            refuse_encoded(head)
         refuse_unreadable(service, first(head, "Content-Type") or "", target.meaning)
         allowed = service.replication.exists
         if service.replication.auth and EXISTS.index(preferences.exists or "abort") > EXISTS.index(allowed):
@@ -392,7 +395,9 @@ class ChangeHandler:
         found = touched(self._backend.copies.index, service, request, target.meta_id, in_body)
         others = dict.fromkeys((*found, *needed_by(service, target.meaning)))
         befores = [after(await self._node.pump.replica(one)) for one in others]
-        request = msgspec.structs.replace(request, after=tuple(filter(None, befores)))
+        within = contained(self._backend.copies.index, request, target.meta_id)
+        contains = [known_to(await self._node.pump.replica(one)) for one in within]
+        request = msgspec.structs.replace(request, after=tuple(filter(None, befores)), contains=tuple(contains))
         if not target.is_named or target.item == WHOLE:
             return request
         earlier = []

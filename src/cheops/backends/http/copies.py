@@ -21,7 +21,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
-from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, prefixes, trimmed
+from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, folded, prefixes, trimmed
 from cheops.bounded import BoundedMap
 from cheops.store.database import create_file, translate_errors
 
@@ -71,6 +71,7 @@ class Index:
         self._paths: dict[tuple[str, str], str] = {}  # service and local path → meta-id
         self._collections: dict[tuple[str, str], dict[str, str]] = {}  # … of a collection → local id → meta-id
         self._unmistakable: dict[str, dict[str, None]] = {}  # local id → meta-ids
+        self._alike: dict[tuple[str, str], dict[str, str]] = {}  # service and folded path → local path → meta-id
         self._above: Counter[tuple[str, str]] = Counter()  # service and path → how many copies are below
         self._directly_above: Counter[tuple[str, str]] = Counter()
         for copy in copies:
@@ -93,6 +94,8 @@ class Index:
         self.copies[copy.meta_id] = copy
         self._services[copy.service] = self._services.get(copy.service, 0) + 1
         self._places[copy.meta_id], self._paths[place] = place, copy.meta_id
+        if (plain := folded(place[1])) != place[1]:
+            self._alike.setdefault((copy.service, plain), {})[place[1]] = copy.meta_id
         self._above.update(_above(place))
         self._directly_above[copy.service, collection_of(place[1])] += 1
         if not copy.is_named:
@@ -112,6 +115,7 @@ class Index:
             return
         place = self._places.pop(meta_id)
         self._paths.pop(place, None)
+        _take_out(self._alike, (copy.service, folded(place[1])), place[1])
         for above in _above(place):
             _count_down(self._above, above)
         _count_down(self._directly_above, (copy.service, collection_of(place[1])))
@@ -141,6 +145,17 @@ class Index:
     def whose_path(self, service: str, path: str) -> str | None:
         """The replicant whose copy is at a local path."""
         return self._paths.get((service, trimmed(canonical(path))))
+
+    def alike(self, service: str, path: str) -> str:
+        """Another replicant whose local path a service may take for this one, or for one above it; empty if there is
+        none."""
+        own = trimmed(canonical(path))
+        for prefix in prefixes(folded(own)):
+            found = {prefix: self._paths.get((service, prefix)), **self._alike.get((service, prefix), {})}
+            others = [one for place, one in found.items() if one and not f"{own}/".startswith(f"{place}/")]
+            if others:
+                return others[0]
+        return ""
 
     def has_below(self, service: str, path: str) -> bool:
         """Whether there are copies below a local path."""
@@ -234,12 +249,18 @@ CREATE TABLE IF NOT EXISTS copies (
   is_number INTEGER NOT NULL, is_named INTEGER NOT NULL, client TEXT NOT NULL, is_away INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS approvals (meta_id TEXT PRIMARY KEY, op TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS tries (meta_id TEXT PRIMARY KEY, op TEXT NOT NULL) WITHOUT ROWID;
 """
 _PUT = "INSERT OR REPLACE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM copies WHERE meta_id = ?"
 _APPROVE = "INSERT OR REPLACE INTO approvals VALUES (?, ?)"
+_TRY = "INSERT OR REPLACE INTO tries VALUES (?, ?)"
+_NO_TRY = "DELETE FROM tries WHERE meta_id = ?"
 _FORGET_APPROVALS = "DELETE FROM approvals WHERE rowid <= (SELECT max(rowid) FROM approvals) - ?"
 _MAX_APPROVALS = 10_000
+
+
+_Rows = tuple[list[tuple[Copy, bool]], list[tuple[str, str]], list[tuple[str, str]]]
 
 
 class Copies:
@@ -251,6 +272,9 @@ class Copies:
         # Of each resource, the last create or delete of a client that the service here has accepted. Its credentials
         # are gone after a crash; an operation that was accepted before needs none.
         self.approvals: BoundedMap[str, str] = BoundedMap(_MAX_APPROVALS)
+        # Of each resource, the operation of another site that was sent to the service here last, and whose response may
+        # have been lost in a crash: only for requests that have another effect, or none, when they are sent again.
+        self._tries: dict[str, str] = {}
         self._path = path
         self._thread = ThreadPoolExecutor(1, "copies")
         self._connection: sqlite3.Connection | None = None
@@ -258,8 +282,11 @@ class Copies:
     async def open(self) -> None:
         self._take(*await asyncio.get_running_loop().run_in_executor(self._thread, self._open))
 
-    def _take(self, rows: list[tuple[Copy, bool]], approvals: list[tuple[str, str]]) -> None:
+    def _take(
+        self, rows: list[tuple[Copy, bool]], approvals: list[tuple[str, str]], tries: list[tuple[str, str]]
+    ) -> None:
         self.approvals.update(approvals)
+        self._tries.update(tries)
         here = (copy for copy, is_away in rows if not is_away)
         self.index = Index(sorted(here, key=lambda copy: copy.item.count("/")))  # wholes before parts
         self.away = {copy.meta_id: copy for copy, is_away in rows if is_away}
@@ -270,9 +297,9 @@ class Copies:
         if self.index.copies.get(copy.meta_id) == copy and not approved:
             return
         taken = self.index.whose_place(copy)
-        await self._write(
-            [(_PUT, _row(copy)), *([(_DROP, (taken,))] if taken else []), *self._approve(copy.meta_id, approved)]
-        )
+        dropped = [(_DROP, (taken,))] if taken else []
+        known = [(_NO_TRY, (copy.meta_id,))] if self._tries.pop(copy.meta_id, None) else []
+        await self._write([(_PUT, _row(copy)), *dropped, *known, *self._approve(copy.meta_id, approved)])
         self.index.add(copy)
         self.away.pop(copy.meta_id, None)
 
@@ -289,6 +316,21 @@ class Copies:
             return []
         self.approvals[meta_id] = op
         return [(_APPROVE, (meta_id, op)), (_FORGET_APPROVALS, (_MAX_APPROVALS,))]
+
+    def has_tried(self, meta_id: str, op: str) -> bool:
+        """Whether an operation was sent to the service before, and nobody knows what became of it."""
+        return self._tries.get(meta_id) == op
+
+    async def note_try(self, meta_id: str, op: str) -> None:
+        """An operation is about to be sent; durable when this returns."""
+        if not self.has_tried(meta_id, op):
+            self._tries[meta_id] = op
+            await self._write([(_TRY, (meta_id, op))])
+
+    async def forget_try(self, meta_id: str) -> None:
+        """The response is known."""
+        if self._tries.pop(meta_id, None):
+            await self._write([(_NO_TRY, (meta_id,))])
 
     async def send_away(self, meta_id: str) -> None:
         """The resource has left this site."""
@@ -309,7 +351,7 @@ class Copies:
     async def _write(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
 
-    def _open(self) -> tuple[list[tuple[Copy, bool]], list[tuple[str, str]]]:
+    def _open(self) -> _Rows:
         with translate_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             create_file(self._path)
@@ -320,11 +362,13 @@ class Copies:
             return self._read(self._connection)
 
     @staticmethod
-    def _read(connection: sqlite3.Connection) -> tuple[list[tuple[Copy, bool]], list[tuple[str, str]]]:
+    def _read(connection: sqlite3.Connection) -> _Rows:
         connection.executescript(_SCHEMA)
         found = connection.execute("SELECT * FROM copies").fetchall()
         approvals = connection.execute("SELECT meta_id, op FROM approvals ORDER BY rowid").fetchall()
-        return [(Copy(a, b, c, d, bool(e), bool(f), g), bool(h)) for a, b, c, d, e, f, g, h in found], approvals
+        tries = connection.execute("SELECT meta_id, op FROM tries").fetchall()
+        copies = [(Copy(a, b, c, d, bool(e), bool(f), g), bool(h)) for a, b, c, d, e, f, g, h in found]
+        return copies, approvals, tries
 
     def _commit(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         with translate_errors(self._path):

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
+from cheops.backends.http.ids import Form, text_to_local
 from cheops.backends.http.paths import split_target
 from cheops.backends.http.payload import (
     KeptResponse,
@@ -27,6 +28,7 @@ from cheops.engine.events import Outcome, Result
 
 _CONFLICTS = (409, 412)
 _NO_SUCH_METHOD = (405, 501)
+_GONE = (404, 410)
 _MULTI_STATUS = 207
 _UNAUTHORIZED = 401
 
@@ -128,6 +130,23 @@ class ExistingResources:
             return nothing_to_do("it existed, and was adopted")
         return await self.overwrite(task, copy)
 
+    async def moved(self, task: Task, path: str, reply: ServiceReply) -> Outcome | None:
+        """The outcome of a move that the service refuses because an attempt before has done it: nothing is at the old
+        path any more, and something at the new one. None if it is not so, or there was none."""
+        if reply.status < 300 or not task.again or task.is_of_client:
+            return None
+        new = text_to_local(task.request.to, self._copies.index.local_of, Form.URL)
+        old_status, new_status = [await self._status_of(task, place) for place in (path, new)]
+        copy = self._sender.new_copy(task.service, task.meta_id, task.request, reply)
+        if old_status not in _GONE or not 200 <= new_status < 300 or copy is None:
+            return None
+        await self._copies.bind(copy)
+        return nothing_to_do("an attempt before has moved it")
+
+    async def _status_of(self, task: Task, path: str) -> int:
+        request = Request(method="GET", path=path, host=task.request.host)
+        return (await self._sender.send(task.service, request, path, b"", task.identity)).status
+
     async def _is_there(self, task: Task, path: str) -> bool:
         """Whether the service has this collection, by WebDAV's PROPFIND."""
         request = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), host=task.request.host)
@@ -135,10 +154,7 @@ class ExistingResources:
         return reply.status == _MULTI_STATUS
 
     async def _may_read(self, task: Task, copy: Copy) -> bool:
-        path = self._sender.local_path(copy)
-        request = Request(method="GET", path=path, host=task.request.host)
-        reply = await self._sender.send(task.service, request, path, b"", task.identity)
-        return 200 <= reply.status < 300
+        return 200 <= await self._status_of(task, self._sender.local_path(copy)) < 300
 
     async def _existing(self, task: Task, reply: ServiceReply) -> Copy | None:
         if copy := self._sender.new_copy(task.service, task.meta_id, task.request, reply, task.body):

@@ -7,15 +7,24 @@ before it runs an operation: its own rules must say the same.
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
 from cheops.backends.http.payload import Header, Request, header, id_in, is_json, media_type, part_name
+from cheops.backends.http.places import (
+    AmbiguousError,
+    has_member,
+    quoted,
+    spelled,
+    text_in,
+    texts_in,
+    texts_in_xml,
+    value_at,
+)
 from cheops.backends.http.protobuf import text_at_fields
 from cheops.config.service_rules import MANY, SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
@@ -25,9 +34,10 @@ from cheops.gateway.interfaces import IncomingRequest
 from cheops.text import in_words, printable, shortened
 
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
+MAX_PATHS = 10_000  # of the resources that one request is about
 WHOLE = "/"  # the resource that is a whole service
 _FORM = "application/x-www-form-urlencoded"
-_NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
+NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +83,29 @@ class Meaning:
         return self.kind is RuleKind.DELETE and not self.part
 
 
-def rule_for(
+def rule_for(  # noqa: PLR0913 - a request's parts
     rules: ServiceRules,
     method: str,
     target: str,
     headers: tuple[Header, ...] = (),
     body: bytes | Path | None = None,
+    *,
+    any_query: bool = False,
 ) -> tuple[Rule, dict[str, str]] | None:
-    """The rule of a request. The body counts only where a rule has `has`."""
+    """The rule of a request. The body counts only where a rule has `has`. Raises AmbiguousError."""
     path, query = split_target(target)
-    for rule, values in rules.matching(method, canonical(path), query, headers):
-        if not rule.has or _has_member(_content(body, rule) or b"", rule.has):
+    for rule, values in rules.matching(method, canonical(path), query, headers, any_query=any_query):
+        if not rule.has or has_member(_content(body, rule) or b"", rule.has, headers):
             return rule, values
     return None
 
 
 def rule_about_body(rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...]) -> Rule | None:
-    """A rule for which the body of a request says what it is about; None if no body is needed."""
+    """A rule for which the body of a request says what it is about; None if no body is needed. If no rule fits but for
+    the query, also of these: see `meaning_of`."""
     path, query = split_target(target)
-    found = rules.matching(method, canonical(path), query, headers)
+    found = list(rules.matching(method, canonical(path), query, headers))
+    found = found or list(rules.matching(method, canonical(path), query, headers, any_query=True))
     return next((rule for rule, _ in found if needs_body(rule)), None)
 
 
@@ -101,17 +115,24 @@ def needs_body(rule: Rule) -> bool:
     return bool(rule.name or rule.has) or any(one.startswith(("$.", "form:", "xml:")) for one in places)
 
 
-def meaning_of(
-    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...], body: bytes | Path | None
+def meaning_of(  # noqa: PLR0913 - a request's parts
+    rules: ServiceRules,
+    method: str,
+    target: str,
+    headers: tuple[Header, ...],
+    body: bytes | Path | None,
+    *,
+    any_query: bool = False,
 ) -> Meaning | None:
     """What the rules say about a request; None if they say nothing. Raises ClientError if the request lacks what its
-    rule refers to. `body` is needed only if `needs_body`."""
+    rule refers to. `body` is needed only if `needs_body`. With `any_query`: what they would say without those members
+    of the query that they do not know."""
     path, query = split_target(target)
-    found = rule_for(rules, method, target, headers, body)
+    found = rule_for(rules, method, target, headers, body, any_query=any_query)
     if found is None:
         return None
     rule, values = found
-    if rule.kind in _NO_OPERATIONS:
+    if rule.kind in NO_OPERATIONS:
         return Meaning(rule.kind, rule=rule)
     part = fill_in(rule.part, values)
     if rule.of == SERVICE:
@@ -119,8 +140,8 @@ def meaning_of(
     content = _content(body, rule)
     if rule.name:
         place = "$." + ".".join(rule.name)
-        name = _in_protobuf(rules, place, headers, content) or _member(rule, place, headers, query, content)
-        item = f"{trimmed(canonical(path)).rstrip('/')}/{quote(name, safe='')}"
+        name = _in_protobuf(rules, place, headers, content) or text_in(rule, place, headers, query, content)
+        item = f"{trimmed(canonical(path)).rstrip('/')}/{quoted(name)}"
     elif rule.of:
         item = _filled_in(rule, rule.of, values, headers, query, content)
     else:
@@ -138,12 +159,11 @@ def _filled_in(  # noqa: PLR0913, PLR0917 - a template, and all that it may refe
     rule: Rule, template: str, values: dict[str, str], headers: tuple[Header, ...], query: str, body: bytes | None
 ) -> str:
     """The path that a template stands for."""
-    spelled = {one: _spelled(rule, one, values) for one in references(template) if one in values}
+    texts = {one: _of_variable(rule, one, values) for one in references(template) if one in values}
     for one in references(template):
         if one not in values:
-            text = _member(rule, one.removesuffix(MANY), headers, query, body)
-            spelled[one] = _quoted(text, is_path=one.endswith(MANY))
-    return trimmed(canonical(fill_in(template, spelled)))
+            texts[one] = spelled(one, text_in(rule, one.removesuffix(MANY), headers, query, body))
+    return trimmed(canonical(fill_in(template, texts)))
 
 
 def _in_protobuf(rules: ServiceRules, place: str, headers: tuple[Header, ...], body: bytes | None) -> str:
@@ -162,9 +182,9 @@ def _needed(
     return tuple(dict.fromkeys(path for paths in found for path in paths))
 
 
-def _spelled(rule: Rule, variable: str, values: dict[str, str]) -> str:
+def _of_variable(rule: Rule, variable: str, values: dict[str, str]) -> str:
     """The value of a variable as a part of a path."""
-    return values[variable] if variable in rule.in_path else quote(values[variable], safe="/")
+    return values[variable] if variable in rule.in_path else quoted(values[variable])
 
 
 def paths_at(  # noqa: PLR0913, PLR0917 - a request's parts
@@ -173,104 +193,25 @@ def paths_at(  # noqa: PLR0913, PLR0917 - a request's parts
     """All paths that a template stands for in a request: a place in it may have several values, or none."""
     paths = [template]
     for one in references(template):
-        texts = [_spelled(rule, one, values)] if one in values else _all_at(one, headers, query, body)
+        texts = [_of_variable(rule, one, values)] if one in values else _all_at(one, headers, query, body)
+        if len(paths) * len(texts) > MAX_PATHS:
+            raise AmbiguousError(f"'{rule}' is about each {one} of the request", f"there are more than {MAX_PATHS:,}")
         paths = [path.replace(f"{{{one}}}", text) for path in paths for text in texts]
     return [trimmed(canonical(path)) for path in paths]
 
 
 def _all_at(place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> list[str]:
-    """The values at a place of a request, spelled as a part of a path. `$.layers.digest` is that of each layer."""
-    place, is_path = place.removesuffix(MANY), place.endswith(MANY)
-    kind, _, name = place.partition(":")
-    if place.startswith("$."):
-        texts = [one for one in _values_at(body or b"", tuple(place.split(".")[1:])) if isinstance(one, str) and one]
-    elif kind == "xml":
-        texts = texts_in_xml(body or b"", name)
-    else:
-        members = {"header": headers, "query": parse_qsl(query, keep_blank_values=True)}.get(kind, ())
-        texts = [text for given, text in members if given.lower() == name.lower()]
-    return [_quoted(text, is_path=is_path) for text in texts]
-
-
-def _quoted(text: str, *, is_path: bool) -> str:
-    """A text as a part of a path, or as several."""
-    return quote(text.strip("/"), safe="/") if is_path else quote(text, safe="")
-
-
-def _values_at(body: bytes, names: tuple[str, ...]) -> list[object]:
-    try:
-        found: list[object] = [msgspec.json.decode(body)]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return []
-    for name in names:
-        found = [one for value in found for one in (value if isinstance(value, list) else [value])]
-        found = [value[name] for value in found if isinstance(value, dict) and name in value]
-    return found
-
-
-def texts_in_xml(body: bytes, element: str) -> list[str]:
-    """The texts of all elements with a name."""
-    found = re.findall(rf"<(?:\w+:)?{re.escape(element)}(?:\s[^<>]*)?>([^<]+)<", body.decode("utf-8", "replace"))
-    return [unescape(text.strip()) for text in found]
-
-
-def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
-    """The value at a place of a request."""
-    kind, _, name = place.partition(":")
-    if kind == "header":
-        found = header(headers, name.lower())
-    elif kind == "xml":
-        found = next(iter(texts_in_xml(body or b"", name)), "")
-    elif kind == "query":
-        found = dict(parse_qsl(query, keep_blank_values=True)).get(name, "")
-    elif kind == "form":
-        is_form = media_type(header(headers, "content-type")) == _FORM
-        found = dict(parse_qsl((body or b"").decode("utf-8", "replace"))).get(name, "") if is_form else ""
-    else:
-        found = text_at(body or b"", tuple(place.split(".")[1:]))
-    if not found:
-        raise ClientError(
-            f"'{rule}' is about {place} of the request, and there is none, or it is no text or number"
-            f"{_unread(place, headers)}: without it nobody can say what is changed, so the request is not replicated",
-            status=422,
-        )
-    return found
-
-
-def _unread(place: str, headers: tuple[Header, ...]) -> str:
-    """That a body is not looked into, if that is why a member is not found."""
-    found = media_type(header(headers, "content-type"))
-    is_read = not place.startswith("$.") or not found or is_json(found)
-    return "" if is_read else f" (the body is '{printable(shortened(found))}', and members are read from JSON only)"
-
-
-def text_at(body: bytes, names: tuple[str, ...]) -> str:
-    """The text or number at a place of a JSON body; empty if there is none."""
-    found = _value_at(body, names)
-    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
-
-
-def _value_at(body: bytes, names: tuple[str, ...]) -> object:
-    try:
-        found: object = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
-
-
-def _has_member(body: bytes, names: tuple[str, ...]) -> bool:
-    """Whether a JSON body has a member, also if that is null; an empty text counts as none."""
-    above = _value_at(body, names[:-1])
-    return isinstance(above, dict) and above.get(names[-1], "") != ""
+    """The values at a place of a request, spelled as a part of a path."""
+    return [spelled(place, text) for text in dict.fromkeys(texts_in(place.removesuffix(MANY), headers, query, body))]
 
 
 def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | Path) -> str | None:
     """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
     whatever the rules of that site are."""
     rules, target = service.replication.rules, joined(request.path, request.query)
-    same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
+    same = (
+        f"services.{service.name}.rules must be the same at all sites of a resource; those of the site where it failed"
+    )
     if not request.kind and request.deletes:
         return None
     try:
@@ -280,7 +221,7 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     session = meaning.rule.step.session if meaning and meaning.rule and meaning.rule.step else ""
     if not request.kind and (meaning is None or (meaning.rule and _is_plain(meaning.rule))):
         return None
-    if meaning is None or meaning.kind in _NO_OPERATIONS:
+    if meaning is None or meaning.kind in NO_OPERATIONS:
         return f"{same} say that it is no change, or do not know it"
     # That the path of what clients name is the resource's own was checked before: `rules.check_place`.
     own = (trimmed(request.item), meaning.item) if request.named else (meta_id, meaning.meta_id(service.name))
@@ -329,7 +270,7 @@ def failure(ok: Success, status: int, headers: tuple[Header, ...], body: bytes) 
 
 def _json_text(body: bytes, names: tuple[str, ...]) -> str:
     """A member as the configuration writes it: texts without quotes."""
-    found = _value_at(body, names)
+    found = value_at(body, names)
     return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
@@ -356,9 +297,9 @@ def refuse_unexplained(service: str, head: RequestHead) -> None:
     """Raises ClientError: nobody knows what a request changes of a service whose changes have one order."""
     path = printable(shortened(trimmed(split_target(head.target)[0])))
     raise ClientError(
-        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one: "
-        f'{{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same result, or '
-        "is: read if it changes nothing",
+        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one at "
+        f'all sites: {{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same '
+        f'result, or {{match: "{head.method} {path}", is: read}} if it changes nothing',
         status=422,
     )
 
@@ -372,23 +313,43 @@ def refuse_by_rule(service: str, head: RequestHead, rule: Rule, replicated: str)
     )
 
 
+def unexplained_members(rules: ServiceRules, target: str) -> list[str]:
+    """The names of the query members of a plain REST request that may have a meaning, each once."""
+    _, query = split_target(target)
+    names = (name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects)
+    return list(dict.fromkeys(names))
+
+
 def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHead, item: str) -> None:
     """Raises ClientError for a change with a query that no rule explains: it may be about a part of the resource, or
     about something else."""
     path, query = split_target(head.target)
-    names = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects]
+    names = unexplained_members(rules, head.target)
     if not names:
         return
-    members = "&".join(dict.fromkeys(names))
-    shown = printable(shortened(members))
+    values, word = dict(parse_qsl(query, keep_blank_values=True)), head.method.lower()
+    members = "&".join(f"{name}={{{_variable(name)}}}" if values[name] else name for name in names)
+    first = printable(shortened(names[0]))
+    line = f'{{match: "{head.method} {printable(shortened(item))}?{printable(shortened(members))}", is: '
+    text = f"{line}{word} {first}}} if it changes a part of what is at this path"
+    if values[names[0]]:  # only people know: one of the two would let a part replace another, or two contents both stay
+        text = (
+            f'{line}"{word} {{{_variable(names[0])}}}"}} if the value of {first} names the part that it changes, '
+            f"{line}{word} {first}}} if the value is what it writes"
+        )
     raise ClientError(
-        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query '{shown}' changes, "
-        f'so it is not replicated. Add a rule to services.{service}.rules, for example {{match: "{head.method} '
-        f'{printable(shortened(item))}?{shown}", is: {head.method.lower()} {printable(shortened(names[0]))}}}, or '
-        f"{{query: [{', '.join(dict.fromkeys(names))}]}} if {in_words(dict.fromkeys(names))} changes nothing of what "
-        "the request is about",
+        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query "
+        f"'{printable(shortened('&'.join(names)))}' changes, so it is not replicated. Add a rule to "
+        f"services.{service}.rules at all sites: {text}, or {{query: [{', '.join(names)}]}} if {in_words(names)} "
+        "changes nothing of what the request is about",
         status=422,
     )
+
+
+def _variable(name: str) -> str:
+    """A variable of a rule for the value of a query member."""
+    found = re.sub("[^a-z_]+", "_", name.lower()).strip("_")
+    return found if found not in ("", "id") else "value"
 
 
 def refuse_unreadable(service: ServiceConfig, content_type: str, meaning: Meaning | None) -> None:

@@ -59,23 +59,23 @@ def occupant(index: Index, service: str, meta_id: str, request: Request) -> str:
     place = request.to or ("" if copy else request.item)
     if not request.named or not place or not request.binds:
         return ""
-    found = index.whose_path(service, place)
+    found = index.whose_path(service, place) or index.alike(service, place)
     return found if found and found != meta_id else ""
 
 
 def check_move(index: Index, service: str, meta_id: str, meaning: Meaning) -> None:
     """Raises ClientError for a move that would change something else, too."""
     old, new = (printable(shortened(path)) for path in (meaning.item, meaning.to))
-    if within := index.below_path(service, meaning.item):
+    if index.has_below(service, meaning.item):
         raise ClientError(
-            f"{old} contains {len(within)} replicated resources, and a move would change all of their names at this "
+            f"{old} contains replicated resources, and a move would change all of their names at this "
             f"site only. Move each of them by its own path, then {old} itself",
             status=422,
         )
     if f"{meaning.to}/".startswith(f"{meaning.item}/") and meaning.to != meaning.item:
         raise ClientError(f"{old} cannot be moved to {new}, which is below it", status=422)
-    if (other := index.whose_path(service, meaning.to)) and other != meta_id:
-        raise ClientError(f"{old} cannot be moved to {new}: {other} is there, which is replicated", status=409)
+    if (index.whose_path(service, meaning.to) or meta_id) != meta_id or index.alike(service, meaning.to):
+        raise ClientError(f"{old} cannot be moved to {new}: something replicated is there", status=409)
 
 
 def refuse_old_name(service: str, replica: Replica, meaning: Meaning) -> None:
@@ -83,10 +83,10 @@ def refuse_old_name(service: str, replica: Replica, meaning: Meaning) -> None:
     that have not heard of the move yet would take the one for the other."""
     now = current_name(replica)
     if now and now != meaning.item and replica.resource == meta_id_of("path", service, meaning.item):
-        old, new = printable(shortened(meaning.item)), printable(shortened(now))
+        # Not where it is now: nobody has asked the service whether this client may see it.
         raise ClientError(
-            f"what was at {old} is at {new} now, and is replicated: its old name is free again when it is deleted. "
-            f"Use {new}, or another name",
+            f"what was at {printable(shortened(meaning.item))} has another name now, and is replicated: its old name "
+            "is free again when it is deleted. Use the new name, or another one",
             status=409,
         )
 

@@ -42,7 +42,7 @@ def named_in(request: Request, in_body: Iterable[str]) -> tuple[str, ...]:
 def touched(index: Index, service: str, request: Request, own: str, in_body: Iterable[str]) -> list[str]:
     """The other replicants that a request touches: those that its path is below, and those that it names."""
     named = named_in(request, in_body)
-    above = (index.whose_path(service, prefix) for prefix in _above(request))
+    above = (index.whose_path(service, prefix) for prefix in places_above(request))
     return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
 
 
@@ -64,7 +64,8 @@ async def check_needed(node: Node, service: str, meaning: Meaning | None, sites:
             )
 
 
-def _above(request: Request) -> Iterator[str]:
+def places_above(request: Request) -> Iterator[str]:
+    """The paths that a request is below."""
     for place in (request.item if request.named else request.path, request.to):
         if place.startswith("/") and place != "/":
             yield from prefixes(collection_of(place))
@@ -72,14 +73,24 @@ def _above(request: Request) -> Iterator[str]:
 
 def after(replica: Replica) -> After | None:
     """What an operation of this site waits for that touches a replicant; None if all of its sites have settled it."""
+    known = _known(replica)
+    others = [replica.peers.get(site) for site in sites_of(replica) if site != replica.site]
+    if not known or all(view is not None and covers(view.settled, known) for view in others):
+        return None
+    return known_to(replica)
+
+
+def known_to(replica: Replica) -> After:
+    """How far this site is with a replicant."""
+    ops = tuple((origin.site, origin.incarnation, n) for origin, n in sorted(_known(replica).items()))
+    return After(replica.resource, ops, sites_of(replica))  # also if the service has just decided to create it
+
+
+def _known(replica: Replica) -> dict[Origin, int]:
     known = dict(replica.history.known)
     for draft in replica.drafts:
         known[draft.origin] = max(known.get(draft.origin, 0), draft.seq)
-    others = [replica.peers.get(site) for site in replica.sites if site != replica.site]
-    if not known or all(view is not None and covers(view.settled, known) for view in others):
-        return None
-    ops = tuple((origin.site, origin.incarnation, n) for origin, n in sorted(known.items()))
-    return After(replica.resource, ops, replica.sites)
+    return known
 
 
 def is_settled(replica: Replica, before: After) -> bool:

@@ -11,6 +11,9 @@ from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 ID = "{id}"
 MAX_SEGMENTS = 64
 _PLAIN = "!$&'()*+,;=:@"  # beside letters, digits and -._~: what a part of a path may hold as it is
+_MAY_BE_FOLDED = re.compile(r"%|;|//")
+_PARAMETERS = re.compile(r";[^/]*")
+_SLASHES = re.compile("/{2,}")
 _MAY_BE_SPELLED_OTHERWISE = re.compile(r"%|/\.|[^\x21-\x7e]")
 
 
@@ -45,6 +48,15 @@ def canonical(path: str) -> str:
         elif spelled != ".":
             kept.append(spelled)
     return "/".join(kept) or "/"
+
+
+def folded(path: str) -> str:
+    """The path for which some services take this one: they decode more than RFC 3986 allows, merge slashes, and drop
+    what is behind a `;`. The same for all that may be one to a service. `path` in its one spelling."""
+    if not _MAY_BE_FOLDED.search(path):
+        return trimmed(path)
+    plain = _PARAMETERS.sub("", unquote(unquote(path))).replace("\\", "/")
+    return trimmed(_SLASHES.sub("/", canonical(quote(plain, safe=f"/{_PLAIN}"))))
 
 
 def item_of(collection: str, items: Iterable[tuple[str, str]]) -> str:

@@ -25,10 +25,11 @@ from urllib.parse import unquote
 
 import msgspec
 
+from cheops.config.request_rules import SAFE_METHODS
 from cheops.config.services import CREATE, PATCH, PUT, STEPS, ReplicationConfig
 from cheops.engine.events import Result
 from cheops.errors import ClientError
-from cheops.gateway.headers import IDEMPOTENT_METHODS, SAFE_METHODS
+from cheops.gateway.headers import IDEMPOTENT_METHODS
 from cheops.log.operation import Command, FileRef
 from cheops.text import printable, shortened
 
@@ -104,7 +105,7 @@ def kept_response(status: int, headers: tuple[Header, ...], body: bytes, most_by
 
 def is_passed_on(name: str, *, is_same_body: bool) -> bool:
     """Whether a client gets this header of the service's response, from which those of one connection are gone."""
-    plain = _plain(name)
+    plain = plain_name(name)
     if plain in _NEW_IN_RESPONSES or plain.startswith("cheops-"):  # an application must not pass for a gateway
         return False
     return is_same_body or plain not in _OF_BYTES
@@ -124,7 +125,7 @@ def _bounded(headers: list[Header]) -> tuple[Header, ...]:
 
 def without_sessions(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
     """Headers of a response for the log: without cookies and other credentials, which only its client may have."""
-    return tuple(pair for pair in headers if _plain(pair[0]) not in _SESSIONS and not config.is_credential(pair[0]))
+    return tuple(pair for pair in headers if plain_name(pair[0]) not in _SESSIONS and not config.is_credential(pair[0]))
 
 
 def encode_response(response: KeptResponse) -> str:
@@ -249,6 +250,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     part: str = ""
     to: str = ""  # of a move: the new path
     after: tuple[After, ...] = ()
+    contains: tuple[After, ...] = ()  # of a deletion: the replicants that it deletes, too; see deletions.py
     earlier: tuple[After, ...] = ()  # what it may refer to by a name; see order.py
     session: str = ""  # it completes a session of this name, and its body is all that was in it; see session_content.py
     state: bool = False  # sets the whole state, as a repair has read it at one site; see restoration.py
@@ -345,7 +347,7 @@ def check_request(request: Request) -> None:
         raise PayloadError(f"{request.method} does not set a whole state")
     if any(map(leaves_service, (request.path, request.item, request.to, request.made_at))):
         raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
-    if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):
+    if named := next((name for name, _ in request.headers if plain_name(name) in _OVERRIDES), None):
         raise PayloadError(f"'{printable(shortened(named))}' makes another request of it than its method and path say")
     if len(request.client) > MAX_CLIENT_CHARACTERS or _CONTROL.search(request.client):
         raise PayloadError("what it says about its client is too long, or has control characters")
@@ -440,13 +442,13 @@ BASE_REQUEST = Request(base=True)
 
 
 def _is_dropped(name: str, *, is_rewritten: bool) -> bool:
-    plain = _plain(name)
+    plain = plain_name(name)
     if plain in _DIGESTS:
         return is_rewritten
     return plain in _DROPPED or plain.startswith(("cheops-", "proxy-"))
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name of a header in one spelling: some programs read `_` as `-`."""
     return name.lower().replace("_", "-")
 

@@ -28,8 +28,9 @@ from cheops.backends.http.translation import (
     translate_body,
     without_body_headers,
 )
+from cheops.config.request_rules import SAFE_METHODS
 from cheops.errors import CheopsError, ClientError
-from cheops.gateway.headers import CREDENTIALS, SAFE_METHODS, ForwardingInfo, RequestHead, first, without
+from cheops.gateway.headers import CREDENTIALS, ForwardingInfo, RequestHead, first, without
 from cheops.gateway.interfaces import Body, IncomingRequest, Response, UpstreamError, UpstreamServices, close_body
 from cheops.node.node import Node
 from cheops.text import in_words

@@ -13,42 +13,38 @@ import os
 
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler, RandomBytes
-from cheops.backends.http.ids import META_ID, Form, meta_id_of, to_meta
+from cheops.backends.http.explanation import explained
+from cheops.backends.http.ids import META_ID, meta_id_of
 from cheops.backends.http.interpretation import (
     WHOLE,
-    BufferedRequest,
     Meaning,
-    buffered,
-    meaning_of,
-    paths_at,
-    refuse_by_rule,
-    refuse_unexplained,
     refuse_unexplained_query,
-    rule_about_body,
-    rule_for,
 )
+from cheops.backends.http.interpreter import RequestInterpreter
 from cheops.backends.http.locations import Locations
 from cheops.backends.http.moves import check_move, current_name, refuse_old_name
-from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, joined, split_target, trimmed
+from cheops.backends.http.order import check_needed
+from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, split_target
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
     Target,
+    named_target,
     refuse_moving,
     refuse_whole_collection,
     target_of,
 )
 from cheops.backends.http.session_handler import SessionHandler
 from cheops.backends.http.submission import is_collection, is_deleted, sites_of
-from cheops.backends.http.translation import form_of
-from cheops.config.request_rules import first_match
-from cheops.config.service_rules import REPLICANTS, Rule, RuleKind, ServiceRules
+from cheops.config.request_rules import SAFE_METHODS, first_match
+from cheops.config.service_rules import RuleKind
 from cheops.errors import ClientError
-from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
+from cheops.gateway.headers import RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
+from cheops.scope.explanation import Method
 from cheops.scope.route import Replicas
-from cheops.text import listed, printable, shortened
+from cheops.text import printable, shortened
 
 _FORM = "application/x-www-form-urlencoded"
 _SEARCHING = ("GET", "HEAD")
@@ -66,6 +62,9 @@ class HttpReplication:
         self._reads = ReadHandler(node, services, self._locations)
         self._changes = ChangeHandler(node, services, self._reads, self._locations, random_bytes)
         self._sessions = SessionHandler(node, self._reads, self._changes, self._locations)
+        self._interpreter = RequestInterpreter(
+            node, self._copies, self._locations, self._reads.response_ids, self._sessions.knows
+        )
 
     def guard_runs(self, guard: RunGuard | None) -> None:
         self._backend.guard = guard
@@ -87,68 +86,36 @@ class HttpReplication:
         return any(META_ID.search(value) for _, value in head.headers)
 
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
-        if route is not None:
-            self._check(service, route)
-        head, body = incoming.head, None
-        if head.method not in SAFE_METHODS:
-            incoming = await self._with_what_it_is_about(service, incoming)
-            body = incoming.content if isinstance(incoming, BufferedRequest) else None
-        found = rule_for(self._rules(service), head.method, head.target, head.headers, body)
+        incoming, found, meaning = await self._interpreter.interpret(service, incoming, route)
         if found and found[0].step:
             return await self._sessions.handle(service, incoming, route, *found)
-        if found and found[0].of == REPLICANTS and route:
-            await self._refuse_not_replicated(service, head, route)
-        if head.method not in SAFE_METHODS:
-            meaning = self._meaning(service, incoming)
-            if meaning is not None and meaning.kind is RuleKind.REFUSE and meaning.rule:
-                await self._refuse_if_replicated(service, incoming, route, meaning.rule)
-                return await self._reads.local(service, incoming.head, incoming)
-            if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
-                return await self._handle_by_rule(service, incoming, route, meaning)
-            if self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
-                refuse_unexplained(service, incoming.head)
+        if meaning is not None and meaning.kind is RuleKind.REFUSE:  # of nothing that is replicated
+            return await self._reads.local(service, incoming.head, incoming)
+        if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
+            return await self._handle_by_rule(service, incoming, route, meaning)
         return await self._handle_plain(service, incoming, route)
 
     async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         """What no rule explains is plain REST."""
-        head, rules = incoming.head, self._rules(service)
+        head = incoming.head
         target = self._target(service, head, route)
-        if head.method not in SAFE_METHODS and (target or (route and head.method in NAMING)):
-            refuse_unexplained_query(service, rules, head, target.item if target else head.target.partition("?")[0])
         if target is None:
             return await self._handle_unknown(service, incoming, route)
         if head.method in SAFE_METHODS:
             return await self._reads.read(service, incoming, target)
-        if head.method in COLLECTING and target.is_named and not target.sub_path:
-            return await self._reads.local(service, head, incoming)  # it exists, and the service's own response says so
-        if route is None and target.sub_path and self._is_never(service, head.method, target.path):
-            return await self._reads.local(service, head, incoming)  # at one site, with the client's own credentials
+        if self._is_for_one_site(service, head, target, route):
+            return await self._reads.local(service, head, incoming)
         if await self._creates_part(service, head, target):
             sites = route.sites if route else await self._locations.sites_of(target.meta_id)
             within = target.meta_id if target.is_named else ""
             return await self._changes.create(service, incoming, sites, within)
         return await self._changes.change(service, incoming, target)
 
-    def _rules(self, service: str) -> ServiceRules:
-        return self._node.config.services[service].replication.rules
-
-    async def _with_what_it_is_about(self, service: str, incoming: IncomingRequest) -> IncomingRequest:
-        """The request, with its body in memory if a rule needs that."""
-        head = incoming.head
-        rule = rule_about_body(self._rules(service), head.method, head.target, head.headers)
-        return await buffered(incoming, rule) if rule else incoming
-
-    def _meaning(self, service: str, incoming: IncomingRequest) -> Meaning | None:
-        """Raises ClientError."""
-        head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
-        rules = self._rules(service)
-        if body and form_of(head) is Form.JSON:  # as the operation will have it: with meta-ids
-            body = to_meta(body, self._reads.response_ids(service, head))
-        target = joined(
-            self._copies.index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
-            split_target(head.target)[1],
-        )
-        return meaning_of(rules, head.method, target, head.headers, body)
+    def _is_for_one_site(self, service: str, head: RequestHead, target: Target, route: Replicas | None) -> bool:
+        """Whether a change of a replicant goes to the service here, with the client's own credentials."""
+        if head.method in COLLECTING and target.is_named and not target.sub_path:
+            return True  # it exists, and the service's own response says so
+        return route is None and bool(target.sub_path) and self._is_never(service, head.method, target.path)
 
     async def _handle_by_rule(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
@@ -157,73 +124,72 @@ class HttpReplication:
             if route is None or self._node.name in route.sites:
                 return await self._reads.local(service, incoming.head, incoming)
             return await self._reads.at_nearest(service, incoming, route.sites, incoming.head.target)
-        path = self._changes.public_path(service, incoming.head)
-        if not meaning.is_named or (meaning.rule and meaning.rule.is_of_service_id and meaning.item != WHOLE):
+        if not self._is_of_chosen_name(meaning):
             return await self._change_of_service_id(service, incoming, route, meaning)
+        target, sites = await self._named_target(service, incoming.head, route, meaning)
+        if not sites:  # nothing of it is replicated
+            return await self._reads.local(service, incoming.head, incoming)
+        return await self._changes.change_by_rule(service, incoming, target, sites)
+
+    @staticmethod
+    def _is_of_chosen_name(meaning: Meaning) -> bool:
+        """Whether clients choose the name of what a rule is about; otherwise the service gives an id."""
+        is_of_id = meaning.rule is not None and meaning.rule.is_of_service_id and meaning.item != WHOLE
+        return meaning.is_named and not is_of_id
+
+    async def _named_target(
+        self, service: str, head: RequestHead, route: Replicas | None, meaning: Meaning
+    ) -> tuple[Target, tuple[str, ...]]:
+        """What a rule is about, and its sites: those of the resource, or of the scope if it is new; none if it is not
+        replicated. Raises ClientError."""
         found = self._copies.index.whose_path(service, meaning.item)  # also where it was moved to
         meta_id = found or meaning.meta_id(service)
+        path = self._changes.public_path(service, head)
+        target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
         sites = await self._locations.known_here(meta_id)
         if not sites and route is None:
             if meaning.kind is RuleKind.MOVE:
                 check_move(self._copies.index, service, meta_id, meaning)
-            return await self._reads.local(service, incoming.head, incoming)  # nothing of it is replicated
+            if meaning.is_deletion:
+                refuse_whole_collection(self._copies.index, service, head)
+            return target, ()  # nothing of it is replicated
         refuse_old_name(service, await self._node.pump.replica(meta_id), meaning)
         if meaning.kind is RuleKind.MOVE:
             if not sites:
-                raise _nothing_replicated(meaning.item, incoming.head, route)
+                raise _nothing_replicated(meaning.item, head, route)
             check_move(self._copies.index, service, meta_id, meaning)
             if await self._is_taken(service, meta_id, meaning.to):
                 raise ClientError(f"a replicated resource is at {meaning.to} already", status=409)
-        target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
-        return await self._changes.change_by_rule(service, incoming, target, sites or (route.sites if route else ()))
-
-    async def _refuse_not_replicated(self, service: str, head: RequestHead, route: Replicas) -> None:
-        """Raises ClientError for a read of what is not replicated at the sites of its scope."""
-        known = await self._locations.known_here(self._named(service, head).meta_id)
-        if not set(route.sites) <= set(known):
-            path = printable(shortened(split_target(head.target)[0]))
-            raise ClientError(f"{path} is not replicated at {listed(route.sites)}", status=404)
-
-    async def _refuse_if_replicated(
-        self, service: str, incoming: IncomingRequest, route: Replicas | None, rule: Rule
-    ) -> None:
-        """Raises ClientError: a change that no other site could repeat must not be made to what is replicated."""
-        replicated = await self._replicated(service, incoming, rule)
-        if route is not None or replicated:
-            refuse_by_rule(service, incoming.head, rule, replicated)
-
-    async def _replicated(self, service: str, incoming: IncomingRequest, rule: Rule) -> str:
-        """What a request is about that is replicated; empty if nothing is. By default that is what its path leads to,
-        or is below; if the rule says of what it is, only that."""
-        head, index = incoming.head, self._copies.index
-        path, query = split_target(head.target)
-        if index.is_at(service, WHOLE):
-            return "the whole service"
-        paths = [trimmed(canonical(path))]
-        if rule.of:
-            values = rule.match(head.method, canonical(path), query) or {}
-            body = incoming.content if isinstance(incoming, BufferedRequest) else None
-            paths = paths_at(rule, rule.of, values, head.headers, query, body)
-        elif target_of(index, service, path) is not None:
-            return paths[0]
-        for one in paths:
-            found = index.whose_path(service, one) or meta_id_of("path", service, one)
-            if await self._locations.known_here(found):
-                return one
-        return ""
+        return target, sites or (route.sites if route else ())
 
     async def _change_of_service_id(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
     ) -> Response:
         """A change by a rule of what has an id that the service gave: it exists already, or it is not replicated."""
-        if not meaning.is_named:
-            item = f"{collection_of(meaning.item)}/{ID}"
-            path = self._changes.public_path(service, incoming.head)
-            target = Target(meaning.meta_id(service), path, item, meaning.part, meaning=meaning)
+        if target := self._target_of_service_id(service, incoming.head, route, meaning):
             return await self._changes.change(service, incoming, target)
-        if route is not None:
-            raise _nothing_replicated(meaning.item, incoming.head, route)
         return await self._reads.local(service, incoming.head, incoming)
+
+    def _refuse_other_place(self, service: str, meaning: Meaning) -> None:
+        """Raises ClientError if what a client named has the form of an id of Cheops, and is not what has this id."""
+        copy = self._copies.index.copies.get(meaning.meta_id(service))
+        if copy is not None and (copy.service, copy.path.lower()) != (service, meaning.item.lower()):
+            raise ClientError(
+                f"{printable(shortened(meaning.item))} ends with an id that Cheops has given to something else: it is "
+                "not replicated under this name",
+                status=422,
+            )
+
+    def _target_of_service_id(
+        self, service: str, head: RequestHead, route: Replicas | None, meaning: Meaning
+    ) -> Target | None:
+        if not meaning.is_named:
+            self._refuse_other_place(service, meaning)
+            item, path = f"{collection_of(meaning.item)}/{ID}", self._changes.public_path(service, head)
+            return Target(meaning.meta_id(service), path, item, meaning.part, meaning=meaning)
+        if route is not None:
+            raise _nothing_replicated(meaning.item, head, route)
+        return None
 
     async def _is_taken(self, service: str, meta_id: str, path: str) -> bool:
         """Whether another replicant has a name, here or at another site."""
@@ -232,26 +198,80 @@ class HttpReplication:
         is_there = bool(sites_of(replica)) and not is_deleted(replica) and current_name(replica) in ("", path)
         return other != meta_id and is_there
 
-    async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
-        if route is not None:
-            self._check(service, route)
-        target = self._target(service, head, route)
-        if head.method not in SAFE_METHODS and (target or route):
-            self._changes.check(service, head, target)
+    async def dry_run(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> DryRunResult:
+        head, config = incoming.head, self._node.config.services[service]
+        if route is None and not self.concerns(service, head):  # the service here gets it, whatever the rules say
+            return DryRunResult(explained(config, head, await self._interpreter.meaning_or_none(service, incoming)))
+        incoming, found, meaning = await self._interpreter.interpret(service, incoming, route)
+        if meaning is None and found and (found[0].step or found[0].kind is RuleKind.READ):
+            meaning = self._interpreter.meaning(service, incoming)
+        about = explained(config, head, meaning)
+        if (found and found[0].step) or (meaning is not None and meaning.kind is RuleKind.REFUSE):
+            return DryRunResult(about, stays_here=route is None or self._node.name in route.sites)
+        if meaning is not None and meaning.kind is RuleKind.READ and head.method not in SAFE_METHODS:
+            return DryRunResult(about, effect=Method.READ)
+        if meaning is not None and meaning.item:
+            return await self._dry_run_by_rule(service, head, route, meaning)
+        return await self._dry_run_plain(service, head, route, about)
+
+    async def _dry_run_by_rule(
+        self, service: str, head: RequestHead, route: Replicas | None, meaning: Meaning
+    ) -> DryRunResult:
+        target: Target | None
+        sites: tuple[str, ...] = ()
+        if self._is_of_chosen_name(meaning):
+            target, sites = await self._named_target(service, head, route, meaning)
+        elif target := self._target_of_service_id(service, head, route, meaning):
+            sites = await self._replicated_at(target)
+        about = explained(self._node.config.services[service], head, meaning)
+        if target is None or not sites:
+            return DryRunResult(about, effect=_effect_of(meaning))
+        self._changes.check(service, head, target)
+        await check_needed(self._node, service, meaning, sites)
+        is_there = bool(await self._locations.known_here(target.meta_id))
+        meta_id = target.meta_id if is_there else ""
+        about["id"] = target.meta_id  # what was moved keeps its own
+        return DryRunResult(about, meta_id, sites, goes_everywhere=True, effect=_effect_of(meaning))
+
+    async def _dry_run_plain(
+        self, service: str, head: RequestHead, route: Replicas | None, about: dict[str, object]
+    ) -> DryRunResult:
+        target, is_change = self._target(service, head, route), head.method not in SAFE_METHODS
+        if target is None and route and is_change:
+            self._changes.check(service, head, None)
+            if head.method != "POST" and head.method not in NAMING and self._node.name in route.sites:
+                target = await self._known_by_name(service, head, route)
         if target is None:
-            return None
+            return DryRunResult(about)
+        if is_change and self._is_for_one_site(service, head, target, route):
+            return DryRunResult(about, stays_here=True)
+        if is_change:
+            self._changes.check(service, head, target)
         await self._reads.refuse_deleted(target)
+        sites = await self._replicated_at(target)
+        if about["rule"] is None and not await self._creates_part(service, head, target):
+            about = explained(self._node.config.services[service], head, None, target)
+        return DryRunResult(about, target.meta_id, sites, goes_everywhere=is_change)
+
+    async def replicant(self, service: str, head: RequestHead) -> DryRunResult | None:
+        if not self.concerns(service, head) or not (target := self._target(service, head, None)):
+            return None
+        sites = await self._replicated_at(target)
+        return DryRunResult(None, target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
+
+    async def _replicated_at(self, target: Target) -> tuple[str, ...]:
+        """Raises ClientError if no site that can be reached knows the replicant."""
         sites = await self._locations.sites_of(target.meta_id)
         if not sites:
             raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
-        return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
+        return sites
 
     def _searches(self, service: str) -> bool:
         return self._node.config.services[service].replication.search
 
     def _is_watched(self, service: str) -> bool:
         """Whether the agent must see all requests, also before there are replicants."""
-        return self._searches(service) or self._rules(service).need_all_requests
+        return self._searches(service) or self._interpreter.rules(service).need_all_requests
 
     def _is_never(self, service: str, method: str, path: str) -> bool:
         never = self._node.config.services[service].replication.never
@@ -267,6 +287,8 @@ class HttpReplication:
         target = target_of(self._copies.index, service, path)
         if target is None:
             refuse_whole_collection(self._copies.index, service, head)
+        if head.method not in SAFE_METHODS and (target or (route and head.method in NAMING)):
+            refuse_unexplained_query(service, self._interpreter.rules(service), head, target.item if target else path)
         return target
 
     async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
@@ -281,14 +303,20 @@ class HttpReplication:
             return await self._changes.create(service, incoming, route.sites)
         if self._node.name not in route.sites:
             return await self._changes.forward(service, incoming, route.sites)
-        if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
-            return await self._changes.change(service, incoming, target)  # created, but not at this site yet
-        raise _nothing_replicated(incoming.head.target, incoming.head, route)
+        target = await self._known_by_name(service, incoming.head, route)
+        return await self._changes.change(service, incoming, target)  # created, but not at this site yet
+
+    async def _known_by_name(self, service: str, head: RequestHead, route: Replicas) -> Target:
+        """Raises ClientError if no site has told this one of such a resource."""
+        target = named_target(service, head)
+        if await self._locations.known_here(target.meta_id):
+            return target
+        raise _nothing_replicated(head.target, head, route)
 
     async def _handle_local(self, service: str, incoming: IncomingRequest) -> Response:
         head = incoming.head
         if head.method in _SEARCHING and not incoming.is_forwarded and self._searches(service):
-            return await self._reads.local_or_elsewhere(service, incoming, self._named(service, head))
+            return await self._reads.local_or_elsewhere(service, incoming, named_target(service, head))
         return await self._reads.local(service, head, incoming)
 
     async def _creates_part(self, service: str, head: RequestHead, target: Target) -> bool:
@@ -302,18 +330,11 @@ class HttpReplication:
             return False
         return is_collection(await self._node.pump.replica(target.meta_id))
 
-    def _named(self, service: str, head: RequestHead) -> Target:
-        """The target of a path that a client chose."""
-        sent = canonical(split_target(head.target)[0])
-        path = trimmed(sent)
-        return Target(meta_id_of("path", service, path), sent, path, is_named=True)
 
-    def _check(self, service: str, route: Replicas) -> None:
-        route.check_level()
-        known = self._node.snapshot().sites
-        without_service = [site for site in route.sites if site in known and known[site].lacks(service)]
-        if without_service:
-            raise ClientError(f"there is no service '{service}' at {listed(without_service)}")
+def _effect_of(meaning: Meaning) -> Method:
+    if meaning.is_deletion:
+        return Method.DELETE
+    return Method.CREATE if meaning.kind is RuleKind.CREATE else Method.UPDATE
 
 
 def _nothing_replicated(place: str, head: RequestHead, route: Replicas | None) -> ClientError:

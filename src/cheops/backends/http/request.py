@@ -4,11 +4,15 @@ import re
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from urllib.parse import parse_qsl
 
 from cheops.backends.http.copies import Copy, Index
-from cheops.backends.http.ids import is_meta_id
+from cheops.backends.http.ids import is_meta_id, meta_id_of
 from cheops.backends.http.interpretation import Meaning
-from cheops.backends.http.paths import ID, below, canonical, collection_of, prefixes, split_target, trimmed
+from cheops.backends.http.paths import ID, below, canonical, collection_of, folded, prefixes, split_target, trimmed
+from cheops.backends.http.payload import plain_name
+from cheops.config.request_rules import SAFE_METHODS
+from cheops.config.service_rules import ServiceRules
 from cheops.config.services import EXISTS
 from cheops.errors import ClientError
 from cheops.gateway.headers import Headers, RequestHead, every, first
@@ -56,6 +60,32 @@ def _is_later(modified: str | None, since: str) -> bool:
         return modified is None or parsedate_to_datetime(modified) > parsedate_to_datetime(since)
     except (ValueError, TypeError):
         return True  # what cannot be compared is not known to be unchanged
+
+
+_CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
+# In these, what is ASCII stands there as it is.
+_READABLE = re.compile(r"utf-?8|(?:us-)?ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d", re.IGNORECASE)
+
+
+def refuse_other_type(head: RequestHead) -> None:
+    """Raises ClientError for a change with two types: services differ in which one counts."""
+    if len(every(head, "Content-Type")) > 1:
+        raise ClientError("a replicated request has one Content-Type", status=400)
+
+
+def refuse_encoded(head: RequestHead) -> None:
+    """Raises ClientError for a JSON body or a form that cannot be looked into."""
+    if any(one.strip().lower() != "identity" for one in every(head, "Content-Encoding")):
+        raise ClientError(
+            "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
+        )
+    charset = _CHARSET.search(first(head, "Content-Type") or "")
+    if charset and not _READABLE.fullmatch(charset[1]):
+        raise ClientError(
+            f"a replicated request is in UTF-8, not in '{printable(shortened(charset[1]))}': ids and secrets in it "
+            "could not be found",
+            status=415,
+        )
 
 
 DEFAULT_WAIT_S = 30.0
@@ -117,6 +147,40 @@ def _key(key: str) -> str:
 
 
 _SLASHES = re.compile("/{2,}")
+_METHOD_OVERRIDES = frozenset(("x-http-method-override", "x-http-method", "x-method-override"))
+_PATH_OVERRIDES = frozenset(("x-original-url", "x-rewrite-url"))
+_METHOD_MEMBER = "_method"  # of a query
+
+
+def refuse_override(index: Index, service: str, rules: ServiceRules, head: RequestHead, *, has_scope: bool) -> None:
+    """Raises ClientError for a request that some services take for another one than its method and path say, if one of
+    the two may be about something replicated. Proxies add such headers, too, but then they say the same."""
+    path, query = split_target(head.target)
+
+    def may_concern(place: str) -> bool:
+        return has_scope or _has_replicants(index, service, place) or rules.know_path(canonical(place))
+
+    asked = [value for name, value in head.headers if plain_name(name) in _METHOD_OVERRIDES]
+    asked += [value for name, value in parse_qsl(query, keep_blank_values=True) if name == _METHOD_MEMBER]
+    for method in (one.strip().upper() for one in asked if may_concern(path)):
+        if method not in ("", head.method) and not {method, head.method} <= SAFE_METHODS:
+            raise _other_request(head, method)
+    if head.method in SAFE_METHODS:
+        return
+    others = [value.strip() for name, value in head.headers if plain_name(name) in _PATH_OVERRIDES]
+    for other in filter(None, others):
+        place = split_target(other)[0]
+        is_other = trimmed(canonical(place)) != trimmed(canonical(path))
+        if is_other and (may_concern(path) or may_concern(place)):
+            raise _other_request(head, other)
+
+
+def _other_request(head: RequestHead, other: str) -> ClientError:
+    return ClientError(
+        f"a header or the query of this {head.method} asks for '{printable(shortened(other))}'. Some services would do "
+        "that instead, so it is not done where something is replicated: send the request that is meant",
+        status=422,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +195,13 @@ class Target:
     within: str = ""  # of what is to be created: the replicated collection that it is in
     meaning: Meaning | None = None  # by a rule
     session: str = ""  # it completes a session of this name
+
+
+def named_target(service: str, head: RequestHead) -> Target:
+    """The target of a path that a client chose."""
+    sent = canonical(split_target(head.target)[0])
+    path = trimmed(sent)
+    return Target(meta_id_of("path", service, path), sent, path, is_named=True)
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:
@@ -170,6 +241,29 @@ def _is_at(copy: Copy, service: str, path: str) -> bool:
     return copy.service == service and copy.path.lower() == path.lower()
 
 
+def refuse_other_spelling(index: Index, service: str, rules: ServiceRules, head: RequestHead) -> None:
+    """Raises ClientError for a change of a path that services may take for that of something replicated: some read
+    `%2F` and two slashes as one slash, and drop what is behind a `;`. To others these are different names."""
+    sent, query = split_target(head.target)
+    path, plain = canonical(sent), folded(canonical(sent))
+    own = target_of(index, service, path)
+    other = index.alike(service, path)
+    if plain != trimmed(path):
+        found = target_of(index, service, plain)
+        if found is not None and (own is None or own.meta_id != found.meta_id):
+            other = found.meta_id
+        elif not any(rules.matching(head.method, path, query, head.headers)):
+            near = rules.matching(head.method, plain, query, head.headers, any_query=True)
+            if any(rule.names_by_request for rule, _ in near):
+                other = "a rule"
+    if other and (own is None or own.meta_id != other):
+        raise ClientError(
+            f"{printable(shortened(sent))} may be the same as {printable(shortened(plain))} to a service, and "
+            "something replicated has that name, or one that is as similar: use that name as it is spelled, or another",
+            status=409,
+        )
+
+
 MOVING = frozenset(("MOVE", "COPY"))
 
 
@@ -178,9 +272,7 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
     resources: a site could end up with neither, or with both."""
     if head.method not in MOVING:
         return
-    source, _ = split_target(head.target)
-    destination, _ = split_target(first(head, "Destination") or "")
-    touched = [path for path in (source, destination) if _has_replicants(index, service, path)]
+    touched = touched_by_move(index, service, head)
     if not has_scope and not touched:
         return
     what = f"{touched[0]} is, or holds, something replicated" if touched else "its scope has '&'"
@@ -189,6 +281,15 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
         "name with the same sites in the scope" + (", then DELETE the old one" if head.method == "MOVE" else ""),
         status=501,
     )
+
+
+def touched_by_move(index: Index, service: str, head: RequestHead) -> list[str]:
+    """Of the two paths of a MOVE or COPY, those that lead to replicants, or contain some."""
+    if head.method not in MOVING:
+        return []
+    source, _ = split_target(head.target)
+    destination, _ = split_target(first(head, "Destination") or "")
+    return [path for path in (source, destination) if _has_replicants(index, service, path)]
 
 
 def refuse_whole_collection(index: Index, service: str, head: RequestHead) -> None:

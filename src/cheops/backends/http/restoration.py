@@ -14,15 +14,17 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.existing import Task, outcome_of
 from cheops.backends.http.ids import Form, meta_ids_in, text_to_local, to_meta
-from cheops.backends.http.interpretation import drop_members, meaning_of
+from cheops.backends.http.interpretation import drop_members, meaning_of, rule_about_body
 from cheops.backends.http.order import after, touched
-from cheops.backends.http.paths import collection_of, last_segment
+from cheops.backends.http.paths import collection_of, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
     CREATE_METHOD,
     MAX_INLINE_BYTES,
+    KeptResponse,
     Request,
     command_of,
+    is_in_doubt,
     is_json,
     request_of,
     with_body,
@@ -45,6 +47,10 @@ PUT_METHOD, READ_METHOD = "PUT", "GET"
 _GONE = (404, 410)
 _NO_SUCH_METHOD = (405, 501)
 _MOST_NAMED = 5
+_MAY_BE_CREATED = (
+    "an attempt before may have created it here, and its id is not known: if the service has it, delete it there, then "
+    "repair again"
+)
 Load = Callable[[str], Awaitable[Replica]]
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -57,6 +63,32 @@ def comparable(body: bytes, without: frozenset[tuple[str, ...]]) -> bytes:
         return msgspec.json.encode(content, order="sorted")
     except _UNREADABLE:
         return body
+
+
+def shown_state(service: ServiceConfig, kept: KeptResponse, reply: ServiceReply) -> Outcome:
+    """The state of a copy, for `cheops show` and `verify`."""
+    if kept.cut_bytes and reply.status < 300:
+        return _digest_of(service, reply)
+    compared = service.replication.local_members | service.replication.ignore
+    return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
+
+
+def _digest_of(service: ServiceConfig, reply: ServiceReply) -> Outcome:
+    """A state that is too large to be kept. In JSON, ids and members of one site differ, so its digest says nothing."""
+    if is_json(reply.header("content-type")):
+        what = f"its state has {reply.size:,} bytes of JSON, and services.{service.name}.keep_response is smaller"
+        return Outcome(Result.KO, f"{what}: it cannot be compared")
+    return Outcome(Result.OK, f"{reply.size} bytes, SHA-256 {reply.digest}")
+
+
+def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
+    """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
+    if kept.status >= 300:
+        return f"the service answers {kept.status}: {kept.text[:1000]}"
+    try:
+        return comparable(kept.body, without).decode()
+    except UnicodeDecodeError:
+        return kept.base64
 
 
 class Restoration:
@@ -73,8 +105,9 @@ class Restoration:
     async def capture(self, service: ServiceConfig, replica: Replica, identity: Identity, keep: KeepFile) -> Command:
         """The payload that writes this site's state at any site. Raises ClientError if there is none."""
         meta_id, copy = replica.resource, self._copies.index.copies.get(replica.resource)
-        self._check(replica, copy)
-        assert copy is not None  # noqa: S101 - as checked
+        self.check(service, replica)
+        if copy is None:
+            raise _refused(f"{self._site} has no copy of it")
         reply = await self._read(service, copy, identity)
         if reply.status in _GONE:
             raise _refused(
@@ -109,12 +142,15 @@ class Restoration:
         file = await keep(BODY, body)
         return command_of(msgspec.structs.replace(request, file_bytes=file.size), file.hash)
 
-    def _check(self, replica: Replica, copy: Copy | None) -> None:
-        """Raises ClientError for a resource whose state is not one document."""
+    def check(self, service: ServiceConfig, replica: Replica) -> None:
+        """Raises ClientError for a resource whose state is not one document that a PUT could write."""
+        copy = self._copies.index.copies.get(replica.resource)
         if is_deleted(replica):
             raise _refused("it is deleted")
+        if not replica.history.effective and not replica.history.folded:
+            raise _refused("nothing was created")
         if copy is None:
-            raise _refused(f"{self._site} has no copy of it")
+            return
         if is_collection(replica):
             raise _refused("it is a collection, which has no state of its own: repair what is in it")
         if parts := [str(op.id) for op in replica.history.effective if _is_about_a_part(request_of(op.payload), copy)]:
@@ -122,6 +158,9 @@ class Restoration:
                 f"{in_words(parts[:_MOST_NAMED])} changed parts of it, below its path, and a GET of it need not show "
                 "them: --retry, or write the parts again through the gateway"
             )
+        if rule_about_body(service.replication.rules, PUT_METHOD, copy.path, ()) is None:
+            put = Request(method=PUT_METHOD, path=copy.path, item=copy.item, named=copy.is_named)
+            self._by_rule(service, put, replica.resource, b"")
 
     @staticmethod
     def _by_rule(service: ServiceConfig, request: Request, meta_id: str, body: bytes) -> Request:
@@ -143,7 +182,9 @@ class Restoration:
         """Write a state to this site's service, and see that it is there. Raises UpstreamError, NoCopyError."""
         content = task.body if isinstance(task.body, bytes) else task.body.read_bytes()
         copy = self._copies.index.copies.get(task.meta_id)
-        reply, path = await self._put(task, copy), ""
+        if copy and copy.is_named and copy.item != trimmed(task.request.item):
+            return await self._restore_elsewhere(task, copy, content)
+        reply = await self._put(task, copy)
         if reply is None or (reply.status in _GONE and task.request.made_at):
             created = await self._create(task, content)
             if isinstance(created, Outcome):
@@ -153,17 +194,51 @@ class Restoration:
                 return self._done(task, copy, reply)
             again = await self._put(task, copy)
             reply = reply if again is None or again.status in _NO_SUCH_METHOD else again
+        return await self._written(task, copy, content, reply)
+
+    async def _restore_elsewhere(self, task: Task, before: Copy, content: bytes) -> Outcome:
+        """Write a state of what was moved at the other site, and not here: it is written where it is there."""
+        if why := await self._occupied(task, content):
+            return Outcome(Result.KO, why)
+        reply = await self._put(task, None)
+        assert reply is not None  # noqa: S101 - clients name it
+        if task.result(PUT_METHOD, reply.status) is Result.OK and (why := await self._remove(task, before)):
+            return Outcome(Result.KO, why)
+        return await self._written(task, None, content, reply)
+
+    async def _written(self, task: Task, copy: Copy | None, content: bytes, reply: ServiceReply) -> Outcome:
+        """The outcome, after a service has responded to a state."""
         result = task.result(PUT_METHOD, reply.status)
         if result is not Result.OK:
             path = self._sender.local_path(copy) if copy else task.request.path
             return outcome_of(task, result, self._sender.kept(task.service, path, reply))
         if copy is None:
-            item, client = task.request.item, task.request.client
-            copy = Copy(task.meta_id, task.service.name, item, last_segment(item), is_named=True, client=client)
+            copy = _named_copy(task)
             await self._copies.bind(copy)
         if differences := await self._differences(task, copy, content):
             return Outcome(Result.KO, f"the service took the state, and has another one now: {differences}")
         return self._done(task, copy, reply)
+
+    async def _occupied(self, task: Task, content: bytes) -> str:
+        """Why a state cannot be written under a name that its resource does not have here; empty if it can."""
+        copy, shown = _named_copy(task), printable(shortened(task.request.item))
+        if other := self._copies.index.whose_place(copy):
+            return f"{shown} is the path of {other}: two cannot be at one path"
+        is_there = 200 <= (await self._read(task.service, copy, task.identity)).status < 300
+        if is_there and await self._differences(task, copy, content):
+            return f"the service has something else at {shown}, which is not replicated: remove it there, then repair"
+        return ""
+
+    async def _remove(self, task: Task, copy: Copy) -> str:
+        """Delete what is under the name that a resource has here no more; why not, if the service refuses."""
+        path = self._sender.local_path(copy)
+        request = Request(method="DELETE", path=path, client=task.request.client)
+        check_rules(task.service, request)
+        reply = await self._sender.send(task.service, request, path, b"", task.identity)
+        if 200 <= reply.status < 300 or reply.status in _GONE:
+            return ""
+        new = printable(shortened(task.request.item))
+        return f"its state is at {new} now, and {printable(shortened(path))} cannot be deleted ({reply.status})"
 
     def _done(self, task: Task, copy: Copy, reply: ServiceReply) -> Outcome:
         return outcome_of(task, Result.OK, self._sender.kept(task.service, self._sender.local_path(copy), reply))
@@ -183,6 +258,8 @@ class Restoration:
 
     async def _create(self, task: Task, content: bytes) -> tuple[Copy, ServiceReply] | Outcome:
         """Create it at the service, which gives it an id; or the outcome, if that did not succeed."""
+        if self._copies.has_tried(task.meta_id, task.op):
+            return Outcome(Result.KO, _MAY_BE_CREATED)
         where = task.request.made_at
         request = msgspec.structs.replace(task.request, method=CREATE_METHOD, path=where, state=False, made_at="")
         check_rules(task.service, request)
@@ -190,14 +267,18 @@ class Restoration:
             return Outcome(Result.KO, f"by the rules of this site, {CREATE_METHOD} {where} does not create it")
         path = text_to_local(where, self._copies.index.local_of, Form.URL)
         body = _without_mentions(content, task.meta_id) if request.is_json else content
+        await self._copies.note_try(task.meta_id, task.op)
         try:
             reply = await self._sender.send(task.service, request, path, body, task.identity)
         except UpstreamError as error:
             if not error.may_have_had_effect:
+                await self._copies.forget_try(task.meta_id)
                 raise
             return Outcome(Result.KO, f"it may have been created, and its id is not known: {error}")
         result = task.result(CREATE_METHOD, reply.status)
         copy = self._sender.new_copy(task.service, task.meta_id, request, reply, body) if result is Result.OK else None
+        if copy is None and not is_in_doubt(reply.status):
+            await self._copies.forget_try(task.meta_id)
         if copy is None:  # a POST must not be repeated while nobody knows what the first one did
             result = Result.RETRY if result is Result.RETRY else Result.KO
             return outcome_of(task, result, self._sender.kept(task.service, path, reply))
@@ -234,6 +315,12 @@ class Restoration:
         if not is_json(reply.header("content-type")):
             return reply.body
         return to_meta(reply.body, self._sender.response_ids(service, self._sender.local_path(copy), reply))
+
+
+def _named_copy(task: Task) -> Copy:
+    """The copy of what clients name, where a state says that it is."""
+    item, client = trimmed(task.request.item), task.request.client
+    return Copy(task.meta_id, task.service.name, item, last_segment(item), is_named=True, client=client)
 
 
 def _refused(why: str) -> ClientError:

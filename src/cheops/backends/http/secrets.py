@@ -9,7 +9,7 @@ with other content types. Any other content (an image, an archive, a file) is op
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Protocol
 from urllib.parse import unquote_plus
 
@@ -26,6 +26,7 @@ MARK = "(secret: not kept)"
 _BLANK = b" \t\r\n\xef\xbb\xbf"  # and the mark that some programs write before UTF-8
 _HOLD = 512  # bytes of a piece that are looked at again with the next one: a name may be in both
 _MAX_NAME = 200
+_CUSTOMER_KEY = "-encryption-customer-key"  # of S3: other sites could not use the object without it
 _FORM = "application/x-www-form-urlencoded"
 # Each ends with what ends a name: a piece may end within one.
 _FORM_NAME = re.compile(rb"(?:^|[&;?])([^=&;?\x00-\x20<>{}\"]{1,200})=")
@@ -56,6 +57,13 @@ def check_query(query: str, secrets: SecretMembers) -> None:
     """Raises ClientError for a query with a secret."""
     for part in re.split("[&;]", query):
         _check_form_name(unquote_plus(part.partition("=")[0]), secrets, "the query of the request")
+
+
+def check_headers(headers: Iterable[tuple[str, str]], secrets: SecretMembers) -> None:
+    """Raises ClientError for a header with a secret. Those with credentials are not among these headers."""
+    for name, _ in headers:
+        if secrets.includes((name.lower().removeprefix("x-"),)) or name.lower().endswith(_CUSTOMER_KEY):
+            raise secret_error("a header of the request", name)
 
 
 def _scanner(content_type: str, start: bytes, secrets: SecretMembers) -> "_Scanner | None":

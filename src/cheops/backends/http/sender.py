@@ -35,10 +35,11 @@ from cheops.backends.http.secrets import masked
 from cheops.backends.http.signature import CONTENT_HASH, RequestSigner, is_refused_key
 from cheops.backends.http.translation import READABLE_ENCODINGS, ResponseIds, decompressed, hosts_of
 from cheops.config.gateway import GatewayConfig
+from cheops.config.request_rules import SAFE_METHODS
 from cheops.config.services import HOST_OF_CLIENT, HOST_OF_SERVICE, ServiceConfig
 from cheops.errors import CheopsError
 from cheops.gateway.connection import service_address, upstream_address
-from cheops.gateway.headers import SAFE_METHODS, RequestHead, encode_header
+from cheops.gateway.headers import RequestHead, encode_header
 from cheops.gateway.interfaces import Response
 from cheops.gateway.upstream import (
     DisconnectWatch,

@@ -32,18 +32,18 @@ from cheops.backends.http.session_content import content_of, head_of
 from cheops.backends.http.sessions import FOLDER, Opening, OpenSessions, Session, Step
 from cheops.backends.http.spool import write_body
 from cheops.backends.http.translation import iterate_body
+from cheops.config.request_rules import SAFE_METHODS
 from cheops.config.service_rules import Rule, references
 from cheops.config.services import ServiceConfig
 from cheops.config.session_rules import SessionRole, SessionStep
 from cheops.errors import CheopsError, ClientError
-from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
+from cheops.gateway.headers import RequestHead, first
 from cheops.gateway.interfaces import IncomingRequest, Response, UpstreamError, close_body
 from cheops.node.node import Node
 from cheops.scope.route import Replicas
 from cheops.text import in_words, printable, shortened
 
 _MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of a request that opens or completes a session, and of the response
-_NOT_FOUND = (404, 410)
 _ACCEPTED = 202
 
 
@@ -102,6 +102,12 @@ class SessionHandler:
             return await self._elsewhere(service, incoming, session, rule)
         return await self._in_session(service, incoming, route, session, rule)
 
+    def knows(self, service: str, rule: Rule, values: dict[str, str]) -> bool:
+        """Whether a request has the handle of a session that is open. Raises ClientError for one that has expired."""
+        if rule.step is None or rule.step.session not in values:
+            return False
+        return self._sessions.find(service, rule.step.session, _handle(rule, values)) is not None
+
     async def _in_session(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, session: Session, rule: Rule
     ) -> Response:
@@ -120,7 +126,7 @@ class SessionHandler:
         if rule.step.role is SessionRole.COMPLETES:
             return await self._complete(service, incoming, session, rule)
         response = await self._reads.local(service, incoming.head, incoming)
-        if response.status < 300 or response.status in _NOT_FOUND:
+        if 200 <= response.status < 300:  # services answer 404 to clients that may not know of the session, too
             await self._sessions.close(session)
         return response
 
@@ -223,7 +229,13 @@ class SessionHandler:
 
     async def _use(self, service: str, incoming: IncomingRequest, session: Session, step: SessionStep) -> Response:
         self._changes.check(service, incoming.head, None)
-        hash_, size = await self._spool(service, incoming, session)
+        with session.holding() as held:
+            body = await self._spool(service, incoming, session, held)
+            return await self._use_body(service, incoming, session, step, *body)
+
+    async def _use_body(  # noqa: PLR0913, PLR0917 - a request's parts
+        self, service: str, incoming: IncomingRequest, session: Session, step: SessionStep, hash_: str, size: int
+    ) -> Response:
         body = session.files.path(hash_) if hash_ else b""
         recorded = self._recorded(service, incoming.head, step, size)
         try:
@@ -266,7 +278,8 @@ class SessionHandler:
             meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning, session=rule.step.session
         )
         complete = CompleteSession(incoming, head_of(requests), bodies)
-        response = await self._changes.change_by_rule(service, complete, target, sites)
+        with session.holding(*(step.hash for step in session.steps if step.hash)):
+            response = await self._changes.change_by_rule(service, complete, target, sites)
         found = response.body if isinstance(response.body, bytes) else b""
         if response.status != _ACCEPTED and failure(rule.ok, response.status, response.headers, found) is None:
             await self._sessions.close(session)
@@ -311,8 +324,10 @@ class SessionHandler:
         content_type = first(incoming.head, "Content-Type") or ""
         return without_secrets(incoming.body(), content_type, self._config(service).replication.secret)
 
-    async def _spool(self, service: str, incoming: IncomingRequest, session: Session) -> tuple[str, int]:
-        """Write a body to the folder of its session; its hash and size."""
+    async def _spool(
+        self, service: str, incoming: IncomingRequest, session: Session, held: list[str]
+    ) -> tuple[str, int]:
+        """Write a body to the folder of its session; its hash, which is in `held` before it is there, and size."""
         if incoming.size == 0:
             return "", 0
         limit_bytes = self._node.config.limits.file_bytes
@@ -321,7 +336,10 @@ class SessionHandler:
             body, why = self._checked_body(service, incoming), f"this session has more than {limit_bytes:,} bytes"
             await write_body(writer, body, limit_bytes - session.size, why)
             size = writer.size
-            return (await asyncio.to_thread(writer.keep), size) if size else ("", 0)
+            if not size:
+                return "", 0
+            held.append(writer.hash)
+            return await asyncio.to_thread(writer.keep), size
 
 
 def _handle(rule: Rule, values: dict[str, str]) -> str:

@@ -107,8 +107,8 @@ def _explained(service: ServiceConfig, session: str, step: RecordedStep) -> _Che
     found = rule_for(service.replication.rules, request.method, target, request.headers)
     if found is None or found[0].step is None or found[0].step.session != session or request.session != session:
         raise PayloadError(
-            f"services.{service.name}.rules must be the same at all sites of a resource; those of this site do not say "
-            f"that {request.method} {request.path} belongs to a session '{session}'"
+            f"services.{service.name}.rules must be the same at all sites of a resource; those of the site where it "
+            f"failed do not say that {request.method} {request.path} belongs to a session '{session}'"
         )
     return _Checked(step, *found)
 

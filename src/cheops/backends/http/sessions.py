@@ -10,12 +10,14 @@ the service at this site alone.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -62,6 +64,8 @@ class Session:
         self.files = files
         self.steps: list[Step] = []
         self.lock = asyncio.Lock()
+        self._held: list[list[str]] = []  # the bodies of requests that the service has not answered yet
+        self._replaced: list[str] = []
 
     @property
     def folder(self) -> Path:
@@ -75,8 +79,33 @@ class Session:
     def add(self, step: Step) -> None:
         """A PUT that is repeated replaces what it had put, and so settles a doubt about it."""
         if step.request.method == "PUT":
+            self._replaced += [
+                one.hash for one in self.steps if one.hash and _target(one.request) == _target(step.request)
+            ]
             self.steps = [one for one in self.steps if _target(one.request) != _target(step.request)]
         self.steps.append(step)
+
+    @contextmanager
+    def holding(self, *hashes: str) -> Iterator[list[str]]:
+        """Keep bodies while one request is under way; more can be added to the list. After it, those that no recorded
+        request has are deleted: the service has refused them, or they were replaced."""
+        held = list(hashes)
+        self._held.append(held)
+        try:
+            yield held
+        finally:
+            self._held = [one for one in self._held if one is not held]
+            needed = {step.hash for step in self.steps}.union(*self._held)
+            for hash_ in {*held, *self._replaced} - needed:
+                self.files.forget(hash_)
+            self._replaced = [one for one in self._replaced if one in needed]
+
+    def forget_all(self) -> None:
+        """Delete all bodies."""
+        self.steps = []
+        with contextlib.suppress(OSError):
+            for hash_ in self.files.hashes():
+                self.files.forget(hash_)
 
     @property
     def lost(self) -> Request | None:
@@ -102,6 +131,10 @@ class OpenSessions:
         if folder.exists():
             for session in self._load():
                 self._sessions[session.opening.service, session.opening.handle] = session
+            self._sweep()
+            with contextlib.suppress(RuntimeError):  # there is no event loop
+                for session in self._sessions.values():
+                    self._sweep_later(session.opening)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -125,6 +158,7 @@ class OpenSessions:
             raise CheopsError(f"{MAX_SESSIONS:,} sessions are open at this site; try again later", status=503)
         session = await asyncio.to_thread(self._create, opening)
         self._sessions[opening.service, opening.handle] = session
+        self._sweep_later(opening)
         return session
 
     async def add(self, session: Session, step: Step) -> None:
@@ -140,6 +174,11 @@ class OpenSessions:
         self._sessions.pop((session.opening.service, session.opening.handle), None)
         await asyncio.to_thread(shutil.rmtree, session.folder, ignore_errors=True)
 
+    def _sweep_later(self, opening: Opening) -> None:
+        """When a session has expired, its bodies are deleted, also if no other is opened."""
+        left_s = max(opening.until_s - self._clock(), 0.0)
+        asyncio.get_running_loop().call_later(left_s + 1.0, self._sweep)
+
     def _sweep(self) -> None:
         """Delete what has expired: first the bodies, later the memory of the handle."""
         now_s, many = self._clock(), len(self._sessions) - _MAX_REMEMBERED
@@ -148,10 +187,8 @@ class OpenSessions:
             if session.opening.until_s + _REMEMBERED_S < now_s or (is_expired and place < many):
                 shutil.rmtree(session.folder, ignore_errors=True)
                 del self._sessions[key]
-            elif is_expired and session.steps:
-                for hash_ in session.files.hashes():
-                    session.files.forget(hash_)
-                session.steps = []
+            elif is_expired:
+                session.forget_all()
 
     # -- the disk ------------------------------------------------------------------------------------------
 

@@ -234,7 +234,8 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
-    return msgspec.structs.replace(request, ticket="", headers=(), after=(), earlier=(), host=""), command.files
+    changed = {"after": (), "contains": (), "earlier": (), "headers": (), "host": "", "ticket": ""}
+    return msgspec.structs.replace(request, **changed), command.files
 
 
 MEDIA_TYPE = "application/problem+json"

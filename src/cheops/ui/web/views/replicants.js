@@ -71,7 +71,7 @@ function table(replicants, sites, local) {
 }
 
 function localId(one, site, local) {
-  if (!one.sites.includes(site)) return h("span", { class: "muted" }, "–");
+  if (!one.sites.includes(site) || one.void || one.deleted) return h("span", { class: "muted" }, "–");
   const known = local.get(one.id);
   if (!known) return h("span", { class: "muted" }, "…");
   return known[site] === null || known[site] === undefined ? h("span", { class: "muted" }, "unknown") : h("code", { class: "short" }, cut(known[site]));
