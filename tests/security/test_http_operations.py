@@ -197,5 +197,5 @@ def test_what_is_not_allowed_is_refused_at_its_origin(stage: Stage) -> None:
         assert "services.image." in answer.json["detail"]
     overridden = {"X-HTTP-Method-Override": "DELETE"}
     answer = stage.ask("site1", "/images", "{image: site1 & site2}", method="POST", body=b"{}", headers=overridden)
-    assert answer.status == 400
+    assert answer.status == 422
     assert stage.ask("site1", "/users", method="POST", body=b"{}").status == 201
