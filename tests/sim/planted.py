@@ -40,17 +40,17 @@ Bug = Callable[[], AbstractContextManager[object]]
 
 
 def _no_causal_wait() -> AbstractContextManager[object]:
-    return patch.object(exchange, "_is_ready", lambda _replica, _op: True)
+    return patch.object(exchange, "_follows", lambda _op, _known: True)
 
 
 @contextmanager
 def _duplicates_taken() -> Iterator[None]:
-    def ready(replica: Replica, op: Operation) -> bool:
-        return covers(replica.history.known, op.deps)
+    def follows(op: Operation, known: Vector) -> bool:
+        return covers(known, op.deps)
 
     with (
         patch.object(exchange, "contains", lambda _vector, _id: False),
-        patch.object(exchange, "_is_ready", ready),
+        patch.object(exchange, "_follows", follows),
     ):
         yield
 
