@@ -160,10 +160,9 @@ def _diverged(cheops: Cheops, make: tuple[str, ...]) -> None:
     assert "cheops repair notes" in cheops("resolve", "notes", code=1).out
     plan = cheops("repair", "notes", code=1).out
     assert "  runs again: site1:2 at site2" in plan
-    assert "  writes the state of site1 at site2; no operation is lost" in plan
-    assert "  writes the state of site2 at site1; the effect of site1:2 is lost" in plan
+    assert "cheops repair notes --from SITE\n  cannot be done: the type" in plan
     assert "it failed at a site" in cheops("repair", "notes", "--retry", code=1).out
-    assert "To do it, add --yes" in cheops("repair", "notes", "--from", "site2", code=1).out
+    assert "cannot be done: the type" in cheops("repair", "notes", "--from", "site2", code=1).out
     assert "has no 'checkpoint'" in cheops("repair", "notes", "--from", "site2", "--yes", code=1).err
     assert "choose one" in cheops("repair", "notes", "--from", "site2", "--retry", code=1).err
     assert "--yes is for --from" in cheops("repair", "notes", "--retry", "--yes", code=1).err

@@ -134,6 +134,8 @@ def draw_loss(out: Console, plan: "RepairPlan", name: str) -> None:
     """Print what would be lost if the state of a site were taken."""
     site = next(one for one in plan.sites if one.site == name)
     out.print(f"cheops repair {printable(plan.resource)} --from {name} {_what_state_does(plan, site)}", soft_wrap=True)
+    if plan.no_state:
+        return
     for other in plan.sites:
         if other is not site and other.state != site.state:
             what = one_line(other.state, _MOST_SHOWN) if other.read == "OK" else f"unknown ({printable(other.state)})"
