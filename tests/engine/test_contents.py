@@ -188,15 +188,20 @@ def test_two_contents_of_the_beginning_cost_nobody_an_operation(restricted: bool
         assert not lab.at(site, "n").inbox.refused
 
 
-def test_a_client_that_means_another_type_is_refused() -> None:
-    """A stolen site may have taken the name for a resource of its own."""
+def begun_by_m() -> tuple[Lab, Operation]:
+    """Three sites that do not see each other, of which m has begun a resource; and a second type."""
     lab = Lab("abm")
     lab.make("n", COUNTER, "abm", checkpoint=None, policy=Policy())
     lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
     lab.partition("a", "b", "m")
     lab.submit("m", "n", "set 1")
     lab.run()
-    made = next(iter(lab.at("m", "n").history.ops.values()))
+    return lab, next(iter(lab.at("m", "n").history.ops.values()))
+
+
+def test_a_client_that_means_another_type_is_refused() -> None:
+    """A stolen site may have taken the name for a resource of its own."""
+    lab, made = begun_by_m()
     send(lab, "a", replace(made, rtype="other"), matrices=(COUNTER.matrix,))
     lab.submit("a", "n", "inc 10")
     run(lab, 3)
@@ -205,13 +210,7 @@ def test_a_client_that_means_another_type_is_refused() -> None:
 
 
 def test_a_false_type_of_a_second_beginning_does_not_refuse_the_first() -> None:
-    lab = Lab("abm")
-    lab.make("n", COUNTER, "abm", checkpoint=None, policy=Policy())
-    lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
-    lab.partition("a", "b", "m")
-    lab.submit("m", "n", "set 1")
-    lab.run()
-    first = next(iter(lab.at("m", "n").history.ops.values()))
+    lab, first = begun_by_m()
     store = Origin("m", "second")
     true = replace(first, origin=store, stamp=Stamp(first.stamp.time_ms + 1, 0, store))
     # The false type stands: of equal stamps, the smaller hash does.
@@ -226,13 +225,7 @@ def test_a_false_type_of_a_second_beginning_does_not_refuse_the_first() -> None:
 
 @pytest.mark.parametrize("change", [{"rtype": "other"}, {"sites": ("a", "m")}], ids=str)
 def test_nobody_takes_the_name_of_a_resource_that_this_site_is_just_beginning(change: dict[str, Any]) -> None:
-    lab = Lab("abm")
-    lab.make("n", COUNTER, "abm", checkpoint=None, policy=Policy())
-    lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
-    lab.partition("a", "b", "m")
-    lab.submit("m", "n", "set 1")
-    lab.run()
-    made = next(iter(lab.at("m", "n").history.ops.values()))
+    lab, made = begun_by_m()
     lab.benches["a"].paused = True
     lab.submit("a", "n", "set 2")  # and it has not run yet
     send(lab, "a", replace(made, **change), matrices=(COUNTER.matrix,))
