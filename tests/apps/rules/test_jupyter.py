@@ -133,7 +133,7 @@ def test_a_rename_that_is_not_safe_is_refused(jupyters: Jupyters) -> None:
     jupyters.agree_on({"c.txt": "one", "b.txt": "two"})
     refused = jupyters.sites.call("site2", "PUT", "/api/contents/d/a.txt", {"type": "file", "content": "x"}, EVERYWHERE)
     assert refused.status == 409
-    assert "what was at /api/contents/d/a.txt is at /api/contents/c.txt now" in refused.json["detail"]
+    assert "what was at /api/contents/d/a.txt has another name now" in refused.json["detail"]
     refused = jupyters.sites.call("site1", "POST", "/api/contents", {"type": "notebook"}, EVERYWHERE)
     assert refused.status == 422
     assert "PUT it under a name" in refused.json["detail"]
