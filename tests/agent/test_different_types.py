@@ -29,7 +29,7 @@ def test_types_that_differ_are_reported(make_rig: MakeRig) -> None:
     found = {one["name"]: one for one in checks if one["group"] == "configuration"}
     different = found["site2 configures some types differently"]
     assert (different["level"], different["detail"]) == ("failed", "tally (allow)")
-    assert found["site3 configures the same types equally"]["level"] == "ok"
+    assert found["site3 configures shared types equally"]["level"] == "ok"
     body = {"type": "inc", "command": ADD, "sites": "site1 & site2 & site3", "resource_type": "tally"}
     headers = {"Content-Type": "application/json"}
     path_of_n = "/api/v1/resources/n/operations"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.config.fingerprint import Difference, differences, fingerprints
+from cheops.config.fingerprint import Difference, difference_of, differences, fingerprints
 from cheops.config.rule_syntax import rule_sets
 from cheops.config.site import parse_site
+from cheops.peers.heartbeat import SiteRecord, check_entry
 
 BASE: dict[str, Any] = {
     "site": "a",
@@ -66,6 +67,18 @@ def test_a_type_that_only_one_site_has_is_no_difference() -> None:
 @pytest.mark.parametrize("name", rule_sets())
 def test_every_set_of_rules_has_a_fingerprint(name: str) -> None:
     assert of(services={"kv": {"url": "http://127.0.0.1:9", "rules": [name]}})
+
+
+def test_any_number_of_types_with_any_names_fits_into_a_record() -> None:
+    """Otherwise the agent would not start."""
+    many = of(types={f"type {n} {'x' * 100}": {"allow": ["true"]} for n in range(300)})
+    assert 20 < len(many) < 300
+    check_entry(SiteRecord("a", "1", "http://127.0.0.1:8079", 1, types=many))
+    long = "n" * 200
+    one, other = of(types={long: {"allow": ["true"]}}), of(types={long: {"allow": ["false"]}})
+    found = difference_of(long, one, other)
+    assert found is not None
+    assert found.parts == ("allow",)
 
 
 def test_another_process_finds_the_same() -> None:

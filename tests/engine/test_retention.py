@@ -123,6 +123,14 @@ def test_a_state_that_was_cut_is_no_checkpoint() -> None:
     assert any("no-checkpoint" in output for output in lab.output)
 
 
+def _forget_alone(lab: Lab) -> None:
+    """Let a, which is alone on the list, make a state of 5, and forget how."""
+    for number in range(6):
+        lab.submit("a", "n", f"set {number}")
+        run(lab, 1)
+    assert lab.at("a", "n").history.floor, "it has forgotten something"
+
+
 def test_a_site_that_comes_back_takes_what_another_sealed_alone() -> None:
     """The seal of one site proves what is forgotten where its list of sites is known, which named it alone."""
     lab = Lab("ac")
@@ -131,10 +139,7 @@ def test_a_site_that_comes_back_takes_what_another_sealed_alone() -> None:
     run(lab, 2)
     lab.move("a", "n", "a")
     run(lab, 2)
-    for number in range(6):
-        lab.submit("a", "n", f"set {number}")
-        run(lab, 1)
-    assert lab.at("a", "n").history.floor, "it has forgotten something"
+    _forget_alone(lab)
     lab.move("a", "n", "ac")
     run(lab, 3)
     assert lab.states("n", "ac") == [5, 5]
@@ -150,10 +155,7 @@ def test_what_a_site_sealed_alone_counts_after_that_site_is_gone() -> None:
     for site in "ab":
         lab.take(site, SitesRemoved(frozenset("c")))  # so that a need not wait for it
     run(lab, 2)
-    for number in range(6):
-        lab.submit("a", "n", f"set {number}")
-        run(lab, 1)
-    assert lab.at("a", "n").history.floor, "it has forgotten something"
+    _forget_alone(lab)
     lab.move("a", "n", "abc")
     run(lab, 3)
     lab.partition("a", "bc")

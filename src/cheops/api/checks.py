@@ -57,7 +57,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(_store(node))),
         *_own_clock(node.mesh.common_clock),
         *(_clock(peer) for peer in peers if peer.clock),
-        *(_same_types(node, peer) for peer in peers if peer.types),
+        *(check for peer in peers for check in _same_types(node, peer)),
         *fault_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
@@ -125,14 +125,16 @@ def _store(node: Node) -> Iterator[Check]:
         yield _check("store", "audit log was altered", node.audit.altered, hint)
 
 
-def _same_types(node: Node, peer: SiteView) -> Check:
+def _same_types(node: Node, peer: SiteView) -> Iterator[Check]:
     """Types that differ make the sites merge differently, or let the first operation fail at one of them."""
-    found = type_differences(node.mesh, peer.types)
-    shared = sum(name in dict(peer.types) for name, _ in node.mesh.own.types)
-    hint = f"make them equal in the configuration files of {node.name} and {peer.name}" if found else ""
-    name = f"{peer.name} configures {'some types differently' if found else 'the same types equally'}"
-    detail = in_words([str(one) for one in found]) if found else f"{shared} in common"
-    return _check("configuration", name, detail, hint)
+    theirs = dict(peer.types)
+    shared = sum(name in theirs for name, _ in node.mesh.own.types)
+    if found := type_differences(node.mesh, peer.types):
+        hint = f"make them equal in the configuration files of {node.name} and {peer.name}"
+        name = f"{peer.name} configures some types differently"
+        yield _check("configuration", name, in_words([str(one) for one in found]), hint)
+    elif shared:
+        yield _check("configuration", f"{peer.name} configures shared types equally", f"{shared} compared")
 
 
 def _own_clock(clock: CommonClock) -> Iterator[Check]:

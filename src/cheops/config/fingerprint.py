@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import accumulate
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ from cheops.log.matrix import Matrix
 
 # In this order their hashes stand in a fingerprint: it is part of the protocol.
 PARTS = ("matrix", "policy", "allow", "read", "reset", "rules", "settings")
-MAX_TYPES = 256  # that a site announces
 _DIGITS = 6
+_MAX_NAME_BYTES = 40
+_MAX_BYTES = 4_000  # of all of them: a site announces them with its addresses, to every other one
 
 
 class Difference(NamedTuple):
@@ -35,12 +37,22 @@ class Difference(NamedTuple):
 
 
 def fingerprints(config: SiteConfig) -> tuple[tuple[str, str], ...]:
-    """The types of a site, each with its fingerprint; those of services too."""
+    """The types of a site, each with its fingerprint; those of services too. If there are very many, the first ones."""
     found = {name: fingerprint(type_) for name, type_ in config.types.items()}
     for name, service in config.services.items():
         type_ = config.http_types[type_name(name)]
         found[type_.name] = fingerprint(type_, service.replication)
-    return tuple(sorted(found.items())[:MAX_TYPES])
+    announced = sorted((_announced_name(name), text) for name, text in found.items())
+    sizes = accumulate(len(name.encode()) + len(text) for name, text in announced)
+    return tuple(one for one, size in zip(announced, sizes, strict=True) if size <= _MAX_BYTES)
+
+
+def _announced_name(name: str) -> str:
+    """The name by which sites compare a type: a long one is cut, with a hash of all of it."""
+    if len(name.encode()) <= _MAX_NAME_BYTES:
+        return name
+    start = name.encode()[: _MAX_NAME_BYTES - 2 * _DIGITS].decode(errors="ignore")
+    return f"{start}~{_hash(name)}"
 
 
 def fingerprint(type_: TypeConfig, service: ReplicationConfig | None = None) -> str:
@@ -68,6 +80,12 @@ def _rules(service: ReplicationConfig) -> tuple[Any, ...]:
     """What decides what a request is about. Credentials, addresses and times may be others at each site."""
     names = (service.id, service.items, service.refs, service.find, service.exists)
     return *names, service.rules, service.local, service.never
+
+
+def difference_of(name: str, ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> Difference | None:
+    """How two sites configure one type differently; None if they do not, or it is not known."""
+    announced = _announced_name(name)
+    return next((one for one in differences(ours, theirs) if one.type == announced), None)
 
 
 def differences(ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[Difference]:

@@ -59,7 +59,7 @@ from cheops.api.submission import (
 from cheops.api.views.dry_run import dry_run, refused
 from cheops.api.views.log import operations_page
 from cheops.api.views.operations import find, operation_view, sites_of, time_text
-from cheops.api.views.status import type_differences
+from cheops.config.fingerprint import difference_of
 from cheops.engine.admission import refusal
 from cheops.engine.events import Answer, Stage
 from cheops.engine.replica import Replica
@@ -271,7 +271,7 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
     parameters: WaitParameters = request.parameters
     wait = parameters.wait or parameters.cheops_wait or Wait.ALL
     accepted, sites, answers = await execute(request.node, wanted, timeout_of(parameters))
-    notes = await _configuration_notes(request.node, wanted.resource, sites)
+    notes = _configuration_notes(request.node, wanted.resource, sites)
     progress = Progress(str(accepted.op), wanted.resource, sites, wait, notes)
     headers = _headers(progress)
     if NDJSON in request.http.headers.get("accept", ""):
@@ -285,15 +285,14 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
     return json_response(progress.accepted(), 200 if progress.is_enough() else 202, headers)
 
 
-async def _configuration_notes(node: Node, id_: str, sites: Iterable[str]) -> dict[str, str]:
+def _configuration_notes(node: Node, id_: str, sites: Iterable[str]) -> dict[str, str]:
     """What to say of sites that configure the type of a resource differently, by site."""
-    type_ = (await node.pump.replica(id_)).type.name
+    replica = node.pump.site.replicas.get(id_)
+    entries = {site: node.mesh.entry_of(site) for site in sites if replica is not None}
     notes = {}
-    for site in sites:
-        entry = node.mesh.entry_of(site)
-        found = type_differences(node.mesh, entry.types if entry else ())
-        if one := next((one for one in found if one.type == type_), None):
-            notes[site] = f"{site} and {node.name} configure the type {one} differently: see 'cheops check'"
+    for site, entry in entries.items():
+        if entry and replica and (found := difference_of(replica.type.name, node.mesh.own.types, entry.types)):
+            notes[site] = f"{site} and {node.name} configure the type {found} differently: see 'cheops check'"
     return notes
 
 

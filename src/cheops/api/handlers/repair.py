@@ -22,8 +22,7 @@ from cheops.api.models.operations import Resolution, Resolved, ResolveRequest
 from cheops.api.models.repair import Repairable, RepairedSite, RepairPlan
 from cheops.api.request import ApiRequest, handles
 from cheops.api.submission import HOP_HEADER, NO_REPLY_YET, OperationRequest, RequestError, execute, post_to_site
-from cheops.api.views.operations import find, names, sites_of, status_at
-from cheops.api.views.payload_text import detail_text
+from cheops.api.views.operations import detail_text, find, names, sites_of, status_at
 from cheops.api.views.status import resource_status, site_view
 from cheops.engine.events import Answer, Retried
 from cheops.engine.events import Resolved as ResolvedEvent

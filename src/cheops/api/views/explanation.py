@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from cheops.api.models.operations import Effect, Explanation, ExplanationStep
 from cheops.api.views.operations import (
     by_stamp,
+    command_text,
+    detail_text,
     effect_of,
     fate_of,
     names,
@@ -18,7 +20,6 @@ from cheops.api.views.operations import (
     stamp_text,
     vector_text,
 )
-from cheops.api.views.payload_text import command_text, detail_text
 from cheops.api.views.status import resource_verdict, sentence, with_fate, word
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus

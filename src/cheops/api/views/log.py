@@ -20,6 +20,7 @@ from cheops.api.models.operations import (
 from cheops.api.models.resources import SiteStatus
 from cheops.api.views.operations import (
     by_stamp,
+    command_text,
     effect_of,
     fate_of,
     find,
@@ -31,7 +32,6 @@ from cheops.api.views.operations import (
     status_at,
     vector_text,
 )
-from cheops.api.views.payload_text import command_text
 from cheops.api.views.status import is_deleted, resource_status
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, contains

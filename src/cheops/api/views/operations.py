@@ -1,10 +1,12 @@
-"""One operation: its effect and why, its outcome at each site; and how ids and times are written."""
+"""One operation: its effect and why, its outcome at each site; and how ids, times, requests and responses are
+written."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from cheops.api.models.operations import Effect, OperationView, ReplyView
-from cheops.api.views.payload_text import detail_text
+from cheops.backends.http.explanation import request_text, response_text
+from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import operation_status
 from cheops.errors import ClientError
@@ -32,6 +34,16 @@ def vector_text(vector: Vector) -> dict[str, int]:
     for origin, number in sorted(vector.items()):
         numbers[origin.site] = max(number, numbers.get(origin.site, 0))
     return numbers
+
+
+def command_text(replica: Replica, op: Operation) -> str:
+    """`PUT /images/5`, or the command."""
+    return op.payload.line if service_of(replica.type.name) is None else request_text(op.payload)
+
+
+def detail_text(replica: Replica, detail: str) -> str:
+    """`the service answers 404: …`, or the text of the reply as it is."""
+    return detail if service_of(replica.type.name) is None else response_text(detail)
 
 
 def by_stamp(replica: Replica) -> list[Operation]:

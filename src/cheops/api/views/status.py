@@ -8,8 +8,7 @@ from msgspec import structs
 from cheops.api.models.resources import Overall as OverallName
 from cheops.api.models.resources import ResourceDetail, ResourceStatus, ResourceSummary, SiteStatus, Trouble
 from cheops.api.models.site import Sites, SiteView
-from cheops.api.views.operations import names, sites_of, stamp_text, status_at, vector_text
-from cheops.api.views.payload_text import detail_text
+from cheops.api.views.operations import detail_text, names, sites_of, stamp_text, status_at, vector_text
 from cheops.config.fingerprint import Difference, differences
 from cheops.engine import status as engine
 from cheops.engine.admission import waiting_for_refused
