@@ -63,6 +63,14 @@ class Store(Protocol):
         """The resources, as `resources` gives them, whose id contains a text (ASCII letters in either case), and that
         have or had this site on their list."""
 
+    def states(self) -> dict[str, int]:
+        """How many resources are in each state (see cheops.engine.health), without those of which there are none. The
+        cost does not grow with the number of resources."""
+
+    def in_states(self, states: Sequence[str], text: str = "", after: str = "", limit: int = 1000) -> tuple[str, ...]:
+        """The resources in one of these states, sorted, from the first one greater than `after`; as in `search`, only
+        those whose id contains a text. The cost does not grow with the number of resources in other states."""
+
     def shares(self) -> dict[str, int]:
         """For each site, the number of resources that have or had it on their list."""
 

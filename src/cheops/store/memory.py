@@ -124,6 +124,18 @@ class MemoryStore:
         matches = (resource for resource in resources if resource > after and text in ascii_lower(resource))
         return tuple(islice(matches, limit))
 
+    def states(self) -> dict[str, int]:
+        self._check_open()
+        with self._lock:
+            return dict(Counter(row.put.state for row in self._rows.values() if row.put.state))
+
+    def in_states(self, states: Sequence[str], text: str = "", after: str = "", limit: int = 1000) -> tuple[str, ...]:
+        self._check_open()
+        with self._lock:
+            found = sorted(row.put.resource for row in self._rows.values() if row.put.state in set(states))
+        text = ascii_lower(text)
+        return tuple(islice((one for one in found if one > after and text in ascii_lower(one)), limit))
+
     def shares(self) -> dict[str, int]:
         self._check_open()
         with self._lock:
