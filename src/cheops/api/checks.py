@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cheops import __version__
+from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.views.status import blocked_sentence, clock_is_wrong
 from cheops.backends.protocol import Finding
@@ -58,6 +59,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *_own_clock(node.mesh.common_clock),
         *(_clock(peer) for peer in peers if peer.clock),
         *fault_checks(node),
+        *await resource_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),

@@ -129,12 +129,15 @@ class MemoryStore:
         with self._lock:
             return dict(Counter(row.put.state for row in self._rows.values() if row.put.state))
 
-    def in_states(self, states: Sequence[str], text: str = "", after: str = "", limit: int = 1000) -> tuple[str, ...]:
+    def in_states(
+        self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
         self._check_open()
         with self._lock:
-            found = sorted(row.put.resource for row in self._rows.values() if row.put.state in set(states))
-        text = ascii_lower(text)
-        return tuple(islice((one for one in found if one > after and text in ascii_lower(one)), limit))
+            found = {row.put.resource for row in self._rows.values() if row.put.state in set(states)}
+        return tuple(
+            islice((one for one in self.search(text, site, after, len(self._by_resource)) if one in found), limit)
+        )
 
     def shares(self) -> dict[str, int]:
         self._check_open()

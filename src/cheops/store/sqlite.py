@@ -215,6 +215,8 @@ AND (? = '' OR instr(lower(resource), ?)) ORDER BY resource LIMIT ?
 """
 _IN_STATE = """
 SELECT resource FROM documents WHERE state = ? AND resource > ? AND (? = '' OR instr(lower(resource), ?))
+AND (? IS NULL OR EXISTS (SELECT 1 FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?)
+                          AND resource = documents.resource))
 ORDER BY resource LIMIT ?
 """
 _SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY site"
@@ -312,10 +314,12 @@ class SQLiteStore:
     def states(self) -> dict[str, int]:
         return dict(self._rows("SELECT state, resources FROM states WHERE resources > 0"))
 
-    def in_states(self, states: Sequence[str], text: str = "", after: str = "", limit: int = 1000) -> tuple[str, ...]:
+    def in_states(
+        self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
         text = ascii_lower(text)
         # One query per state, each of which reads the index in order: `state IN` would read all of them, and sort.
-        found = (self._rows(_IN_STATE, state, after, text, text, limit) for state in states)
+        found = (self._rows(_IN_STATE, state, after, text, text, site, site, limit) for state in states)
         return tuple(sorted(resource for rows in found for (resource,) in rows)[:limit])
 
     def shares(self) -> dict[str, int]:
