@@ -36,7 +36,9 @@ _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Check everything that an agent depends on, and report what to fix.
 
-    Configuration, store, clocks, security, peers, services, backends, versions. Exit code: 1 if a check failed.
+    Configuration, store, resources, clocks, security, peers, services, backends, versions.
+
+    Exit code: 1 if a check failed.
     """
     response = agent(url).check()
     emit_answer(output, response, lambda out: draw_checks(out, response))
@@ -92,13 +94,13 @@ def status_command(
     if id_ is None:
         health = agent(url).site_health()
         emit_answer(output, health, lambda out: draw_health(out, health))
-        raise typer.Exit(_health_code(health))
+        raise typer.Exit(health_exit_code(health))
     response = agent(url).status(id_)
     emit_answer(output, response, lambda out: draw_status(out, response, wide=output is Output.WIDE))
     raise typer.Exit(_CODES[response.overall])
 
 
-def _health_code(health: "SiteHealth") -> int:
+def health_exit_code(health: "SiteHealth") -> int:
     states = health.states
     if states.diverged or states.order_not_enforced:
         return FAILED
