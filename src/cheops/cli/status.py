@@ -79,7 +79,7 @@ class Condition(StrEnum):
 
 def status_command(
     id_: Annotated[
-        str | None, typer.Argument(metavar="[ID]", show_default=False, help="The resource. Default: the whole site.")
+        str | None, typer.Argument(metavar="[ID]", show_default="the whole site", help="The id of the resource.")
     ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
