@@ -209,3 +209,17 @@ def test_documents_from_before_states_were_saved_are_read() -> None:
     lab.run()
     rest(lab)
     assert saved(lab, at="a") == ["converged"]
+
+
+def test_what_waits_for_a_refused_operation_is_counted_as_diverged() -> None:
+    lab = made()
+    load(lab, "a")
+    deliver(lab)
+    replica = lab.at("a", "n")
+    (op,) = replica.history.ops.values()
+    refused = structs.replace(op, seq=2, deps={op.origin: 1})
+    replica.inbox.refuse(refused, "the policy of its type")
+    assert health.state_of(replica) is State.CONVERGED
+    replica.inbox.hold(structs.replace(op, seq=3, deps={op.origin: 2}))
+    lab.take("a", Retried("n"))
+    assert saved(lab, at="a") == ["diverged"]

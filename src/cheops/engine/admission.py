@@ -267,8 +267,7 @@ def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:
     """The operations that wait here because one that they depend on was refused, by the id of the refused one."""
     held: dict[OpId, list[OpId]] = {}
-    # Mostly nothing was refused: every step asks, and many operations may wait for something else.
-    for op in replica.inbox.waiting.values() if replica.inbox.refused else ():
+    for op in replica.inbox.waiting.values():
         for id_ in replica.inbox.refused:
             if op.deps.get(id_.origin, 0) >= id_.seq:
                 held.setdefault(id_, []).append(op.id)

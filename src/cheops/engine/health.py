@@ -63,22 +63,34 @@ def counted_state(replica: Replica) -> str:
 
 def state_of(replica: Replica, *, with_drift: bool = True) -> State:
     """What is known now. Every step ends with this, so it must not look at all operations."""
-    sites = counted_sites(replica)
-    if (with_drift and drift.found(replica)) or any(troubles(replica, site) for site in sites):
-        return State.DIVERGED
-    if waiting_for_refused(replica) or any(replica.peer(peer).differs for peer in replica.targets()):
+    if _is_diverged(replica, with_drift=with_drift):
         return State.DIVERGED
     if replica.applied.order_not_enforced:
         return State.ORDER_NOT_ENFORCED
+    if replica.drafts:
+        return State.CONVERGING
+    sites = counted_sites(replica)
     others = [replica.peer(site) for site in sites if site != replica.site]
     settled = [peer.settled for peer in others if not peer.is_unknown]
     if replica.site in sites:
         settled.append(replica.applied.settled)
-    if replica.drafts or not sites or any(_is_pending(replica, vector) for vector in settled):
+    if not sites or any(_is_pending(replica, vector) for vector in settled):
         return State.CONVERGING
     if any(peer.is_unknown for peer in others):
         return State.UNKNOWN
     return _compared(replica, {peer.digest for peer in others}, is_here=replica.site in sites)
+
+
+def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
+    # Each begins with a look at what is mostly empty.
+    if with_drift and replica.drifts and drift.found(replica):
+        return True
+    if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
+        return True
+    if replica.inbox.refused and waiting_for_refused(replica):
+        return True
+    differing = [site for site, peer in replica.peers.items() if peer.differs]
+    return bool(differing) and not set(replica.targets()).isdisjoint(differing)
 
 
 def _compared(replica: Replica, others: set[str], *, is_here: bool) -> State:
@@ -101,7 +113,7 @@ def troubles(replica: Replica, site: str) -> list[tuple[OpId, Status]]:
     """Operations to which a site last replied KO or UNKNOWN, unless they have no effect any more."""
     return [
         (id_, reply.status)
-        for (id_, replier), reply in replica.replies.troubles()
+        for (id_, replier), reply in replica.replies.troubles().items()
         if replier == site and id_ not in replica.history.fates and not _is_forgotten(replica, id_)
     ]
 

@@ -5,7 +5,7 @@ finished with an operation when its reply says so. It is also finished when it h
 replies up to then are here, but none to this operation: then it skipped the operation, because another superseded it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,9 +49,9 @@ class Replies:
         """For each operation and site, the reply that says most."""
         return self._by_op.items()
 
-    def troubles(self) -> Iterable[tuple[tuple[OpId, str], Reply]]:
+    def troubles(self) -> Mapping[tuple[OpId, str], Reply]:
         """Those of them that say KO or UNKNOWN."""
-        return self._troubles.items()
+        return self._troubles
 
     def of_origin(self, origin: Origin) -> list[Reply]:
         """In the order of their numbers."""
