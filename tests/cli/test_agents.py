@@ -157,6 +157,15 @@ def _diverged(cheops: Cheops, make: tuple[str, ...]) -> None:
     ran = cheops(*make, "add", "--command", fails_at_site2, code=1)
     assert "KO      site2  exit code 1" in ran.out
     assert cheops("status", "notes", code=1).out.startswith("DIVERGED")
+    whole = cheops("status", code=1).out
+    assert re.search(r"diverged +1 +sites differ: fix it", whole)
+    assert "DIVERGED  notes: site1:2 failed at site2 but not at its origin\n  cheops repair notes" in whole
+    check = cheops("check", code=1).out
+    assert "✗ 'notes' is DIVERGED: site1:2 failed at site2 but not at its origin" in check
+    assert "'cheops repair notes' says how to fix it" in check
+    assert words(cheops("get", "resources", "--overall", "diverged").out)[1][0] == "notes"
+    assert cheops("get", "resources", "--overall", "converged").out == "no resources\n"
+    assert "1/2, 1 failed" in cheops("get", "operations", "notes").out
     assert "cheops repair notes" in cheops("resolve", "notes", code=1).out
     plan = cheops("repair", "notes", code=1).out
     assert "  runs again: site1:2 at site2" in plan

@@ -60,7 +60,8 @@ def test_help_groups_commands_and_gives_examples(argv: list[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "usage"),
     [
-        (["status"], "cheops status [OPTIONS] ID"),
+        (["status"], "cheops status [OPTIONS] [ID]"),
+        (["wait"], "cheops wait [OPTIONS] ID"),
         (["sites", "set"], "cheops sites set [OPTIONS] ID SITES..."),
         (["site", "ping"], "cheops site ping [OPTIONS] [NAME]"),
         (["config", "check"], "cheops config check [OPTIONS] [FILE]"),

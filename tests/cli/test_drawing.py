@@ -22,7 +22,7 @@ from cheops.api.models.operations import (
     Verification,
     WouldSupersede,
 )
-from cheops.api.models.resources import ResourceStatus, SiteStatus, Trouble
+from cheops.api.models.resources import ResourceStatus, SiteHealth, SiteStatus, StateCounts, Trouble, WorstResource
 from cheops.api.models.site import Check, Checks, Level
 from cheops.cli.exec import (
     ConnectionLostError,
@@ -37,7 +37,14 @@ from cheops.cli.history import draw_log, event_line
 from cheops.cli.options import Waiting
 from cheops.cli.output import age, short_time
 from cheops.cli.resources import draw_open
-from cheops.cli.status import draw_checks, draw_status, draw_verification, verify_exit_code
+from cheops.cli.status import (
+    draw_checks,
+    draw_health,
+    draw_status,
+    draw_verification,
+    health_exit_code,
+    verify_exit_code,
+)
 from cheops.log.operation import Kind, Status, Verdict
 from cheops.notify.event import Event, SiteResult
 
@@ -187,6 +194,47 @@ def test_status_says_who_lacks_what() -> None:
     assert "site2 site1:3: exit code 1" in out
     assert out[-1] == "reason: cheops explain n   how to fix it: cheops repair n"
     assert "DIGEST" in drawn(draw_status, found, wide=True)[2]
+
+
+def site_health(unreachable: tuple[str, ...] = (), **counts: int) -> SiteHealth:
+    names = ("converged", "converging", "diverged", "order_not_enforced", "unknown")
+    states = StateCounts(**{name: counts.get(name, 0) for name in names})
+    worst = WorstResource(id="n", state="diverged", overall="DIVERGED", sentence="a sentence", hint="cheops repair n")
+    return SiteHealth(
+        site="site1",
+        resources=sum(counts.values()),
+        states=states,
+        unreachable=unreachable,
+        worst=(worst,) if states.diverged else (),
+    )
+
+
+def test_the_status_of_a_site_counts_its_resources_and_shows_the_worst() -> None:
+    out = drawn(draw_health, site_health(("site3",), converged=99_998, diverged=1, unknown=1))
+    assert out[0] == "site1: 100,000 resources"
+    assert [line.split(maxsplit=2)[:2] for line in out[3:6]] == [
+        ["converged", "99,998"],
+        ["diverged", "1"],
+        ["unknown", "1"],
+    ]
+    assert "unreachable now: site3; what is shown there is what was last reported" in out
+    assert out[-2:] == ["DIVERGED  n: a sentence", "  cheops repair n"]
+
+
+@pytest.mark.parametrize(
+    ("health", "code"),
+    [
+        (site_health(), 0),
+        (site_health(converged=3), 0),
+        (site_health(converged=3, converging=1), 3),
+        (site_health(converged=3, unknown=1), 3),
+        (site_health(("site2",), converged=3), 3),
+        (site_health(converged=3, order_not_enforced=1), 1),
+        (site_health(converging=3, diverged=1), 1),
+    ],
+)
+def test_the_exit_code_of_the_status_of_a_site(health: SiteHealth, code: int) -> None:
+    assert health_exit_code(health) == code
 
 
 def test_resolve_lists_what_is_open_with_the_command_that_closes_it() -> None:

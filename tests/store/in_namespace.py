@@ -21,7 +21,7 @@ def mount(*arguments: str) -> None:
 def full(disk: Path) -> None:
     """The disk runs full under an open store; what was committed stays, and it goes on when there is space."""
     ballast = disk / "ballast"
-    ballast.write_bytes(bytes(1_000_000))
+    ballast.write_bytes(bytes(2_000_000))  # so much that the log can then be copied into the file
     store = SQLiteStore(disk / "site.db")
     committed = 0
     refusal = ""

@@ -196,11 +196,11 @@ def test_migrations_run_once_and_in_order(path: Path, monkeypatch: pytest.Monkey
     def third(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO second VALUES ('third')")
 
-    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS[:1], second, third])
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, second, third])
     for _ in range(2):
         with closing(SQLiteStore(path)) as store:
             assert store._connection.execute("SELECT * FROM second").fetchall() == [("third",)]
-            assert store._pragma("user_version") == 3
+            assert store._pragma("user_version") == len(database.MIGRATIONS)
             assert len(store.load("counter")) == 4
 
 
@@ -257,3 +257,32 @@ def test_a_file_belongs_to_one_site(path: Path) -> None:
         SQLiteStore(path, "lyon")
     SQLiteStore(path, "paris").close()
     SQLiteStore(path).close()
+
+
+# -- states ------------------------------------------------------------------------------------------------
+
+
+def test_one_diverged_resource_among_many_is_found_by_the_index_alone(path: Path) -> None:
+    many = 20_000
+    with closing(SQLiteStore(path)) as store:
+        store.commit([save(*(Ledger(f"r{n:05}", state="converged") for n in range(many)))])
+        store.commit([save(Ledger("r12345", state="diverged"))])
+    with closing(SQLiteStore(path)) as store:  # as after a restart
+        plan = [row[-1] for row in store._rows(f"EXPLAIN QUERY PLAN {sqlite._IN_STATE}", *["x"] * 6, 1)]
+        assert plan[0] == "SEARCH documents USING COVERING INDEX documents_by_state (state=? AND resource>?)"
+        assert not any("SCAN" in step or "TEMP B-TREE" in step for step in plan)
+        looked_at: list[None] = []
+        store._reader.set_progress_handler(lambda: looked_at.append(None), 100)  # every 100 steps of SQLite's machine
+        assert store.in_states(["diverged", "order-not-enforced"]) == ("r12345",)
+        assert store.states() == {"converged": many - 1, "diverged": 1}
+        assert len(looked_at) < 10  # a scan would take thousands
+
+
+def test_the_states_of_an_old_store_are_not_known_and_its_resources_are_loaded(path: Path) -> None:
+    make_version_1(path)
+    with closing(sqlite3.connect(path)) as connection:
+        ledgers = [row[0] for row in connection.execute("SELECT resource FROM documents WHERE id LIKE 'ledger/%'")]
+    assert ledgers
+    with closing(SQLiteStore(path)) as store:
+        assert store.states() == {"unknown": len(ledgers)}
+        assert set(ledgers) <= set(store.recovered().unsynced)

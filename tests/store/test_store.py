@@ -326,3 +326,44 @@ def test_resources_are_found_by_a_part_of_their_id_and_by_site(store: Store) -> 
 def test_a_new_store_shares_nothing(store: Store) -> None:
     assert store.search("x") == store.search("x", "paris") == ()
     assert store.shares() == {}
+
+
+# -- states ------------------------------------------------------------------------------------------------
+
+
+def in_state(resource: str, state: str) -> Ledger:
+    return Ledger(resource, state=state)
+
+
+def test_resources_are_counted_and_found_by_their_state(store: Store) -> None:
+    assert (store.states(), store.in_states(["diverged"])) == ({}, ())
+    store.commit([save(*(in_state(f"r{n}", "converged") for n in range(5)), Ledger("without"), operation("r1", 1))])
+    assert store.states() == {"converged": 5}
+    store.commit([save(in_state("r3", "diverged")), save(in_state("r4", "converging"), in_state("r1", "converging"))])
+    assert store.states() == {"converged": 2, "diverged": 1, "converging": 2}
+    assert store.in_states(["diverged"]) == ("r3",)
+    assert store.in_states(["diverged", "converging"]) == ("r1", "r3", "r4")
+    assert store.in_states(["diverged", "converging"], after="r1", limit=1) == ("r3",)
+    assert store.in_states(["diverged", "converging"], "R4") == ("r4",)
+    assert store.in_states([]) == ()
+
+
+def test_one_commit_counts_what_is_left_in_the_end(store: Store) -> None:
+    store.commit([save(in_state("r", "converging"))])
+    store.commit([save(in_state("r", "diverged")), save(in_state("r", "converged")), save(in_state("s", "unknown"))])
+    assert store.states() == {"converged": 1, "unknown": 1}
+    store.commit([forget(in_state("r", "")), save(Ledger("s"))])
+    assert (store.states(), store.in_states(["converged", "unknown"])) == ({}, ())
+
+
+def test_a_site_narrows_the_resources_in_a_state(store: Store) -> None:
+    store.commit([save(operation("r", 1, ("lyon",)), in_state("r", "diverged"), in_state("s", "diverged"))])
+    assert store.in_states(["diverged"], site="lyon") == ("r",)
+    assert store.in_states(["diverged"], site="nice") == ()
+
+
+def test_a_commit_that_fails_counts_nothing(store: Store) -> None:
+    store.commit([save(in_state("r", "converged"))])
+    with pytest.raises(CodecError):
+        store.commit([save(in_state("r", "diverged"), operation("r", 1, line="x" * 9_000_000))])
+    assert store.states() == {"converged": 1}

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
-from cheops.api.models.operations import SubmitRequest
+from cheops.api.models.operations import SubmitRequest, Wait
 from tests.ui.mesh import Mesh
 
 
@@ -105,3 +105,27 @@ def test_every_view_has_an_address_and_says_so_where_there_is_nothing(mesh: Mesh
     expect(page.get_by_role("alert")).to_contain_text("Not found")
     page.goto(mesh.page(f"sites/{quote('site9')}"))
     expect(page.get_by_role("alert")).to_contain_text("unknown site 'site9'")
+
+
+def test_the_start_page_counts_resources_by_state_and_leads_to_the_diverged_one(mesh: Mesh, page: Page) -> None:
+    id_ = mesh.make("state of health")
+    fails_at_site2 = "test $(basename $PWD) != site2 && echo two >> __ID__"
+    mesh.do("site1", id_, "add", fails_at_site2)
+    mesh.becomes(id_, "DIVERGED")
+    page.goto(mesh.page())
+    worst = page.locator(f'[data-worst="{id_}"]')
+    expect(worst).to_contain_text("failed at site2 but not at its origin")
+    expect(page.locator('[data-count="converged"]')).to_have_text(re.compile(r"^[\d,]+ converged$"))
+    page.locator('[data-count="diverged"]').click()
+    row = page.locator(f'tr[data-id="{id_}"]')
+    expect(row.locator("[data-sync]")).to_have_attribute("data-sync", "DIVERGED")
+    expect(page.get_by_label("Sync")).to_have_value("DIVERGED")
+    expect(page.locator('[data-sync="CONVERGED"]')).to_have_count(0)
+    row.get_by_role("link").click()
+    expect(page.locator('[data-lane="site2"]')).to_contain_text("1 failed")
+    expect(page.locator('[data-lane="site3"]')).to_contain_text("up to date")
+    mesh.do("site1", id_, "set", "echo three > __ID__", Wait.ALL)
+    mesh.becomes(id_, "CONVERGED")
+    page.goto(mesh.page())
+    expect(page.locator('[data-count="converged"]')).to_be_visible()
+    expect(worst).to_have_count(0)

@@ -21,6 +21,7 @@ from cheops.api.guard import Guard, guarded
 from cheops.api.handlers import agent, events, operations, repair, resources, sites
 from cheops.api.handlers import gateway as gateway_handlers
 from cheops.api.handlers.agent import health_response, readiness_response
+from cheops.api.health import state_counts
 from cheops.api.openapi import DOCUMENT_PATH, document_json
 from cheops.api.peers import database_routes, enrollment_routes, sites_only_route
 from cheops.api.permissions import principal_of
@@ -50,7 +51,8 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
     async def serve_metrics(_request: Request) -> Response:
         if gateway:
             await gateway.refresh()
-        return Response(metrics.metrics(node, gateway), media_type=metrics.MEDIA_TYPE)
+        states = await state_counts(node)
+        return Response(metrics.metrics(node, states, gateway), media_type=metrics.MEDIA_TYPE)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", serve_metrics)]
 

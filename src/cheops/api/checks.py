@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cheops import __version__
+from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.views.status import blocked_sentence, clock_is_wrong, type_differences
 from cheops.backends.protocol import Finding
@@ -59,6 +60,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *(_clock(peer) for peer in peers if peer.clock),
         *(check for peer in peers for check in _same_types(node, peer)),
         *fault_checks(node),
+        *await resource_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),

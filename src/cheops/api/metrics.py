@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
+from cheops.engine.health import State
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
 from cheops.peers.prober import now
@@ -15,12 +16,13 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[Mapping[str, str], float]
 
 
-def metrics(node: Node, gateway: Gateway | None = None) -> str:
-    families = (*_families(node), *(_gateway(gateway) if gateway else ()))
+def metrics(node: Node, states: Mapping[State, int], gateway: Gateway | None = None) -> str:
+    """`states`: how many resources are in each state."""
+    families = (*_families(node, states), *(_gateway(gateway) if gateway else ()))
     return "".join(f"{line}\n" for family in families for line in family)
 
 
-def _families(node: Node) -> Iterator[Iterable[str]]:
+def _families(node: Node, states: Mapping[State, int]) -> Iterator[Iterable[str]]:
     site, events = node.pump.site, node.notifier.journal.tail.counts
     yield _family("cheops_info", "gauge", "The agent.", [({"site": node.name, "version": __version__}, 1)])
     yield _family(
@@ -30,6 +32,12 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
         [({"kind": kind, "status": status}, n) for (kind, status), n in sorted(events.items())],
     )
     yield _family("cheops_ready", "gauge", "Whether operations are taken.", [({}, node.pump.trouble is None)])
+    yield _family(
+        "cheops_resources",
+        "gauge",
+        "Resources by state, those not in memory in the state that they last had.",
+        [({"state": state.value}, n) for state, n in states.items()],
+    )
     replicas = list(site.replicas.values())
     yield _family("cheops_resources_in_memory", "gauge", "Resources at work.", [({}, len(replicas))])
     yield _family(
@@ -40,9 +48,14 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
     )
     yield _family("cheops_running", "gauge", "Runs now.", [({}, sum(r.slot.running is not None for r in replicas))])
     yield _family(
-        "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.applied.unknown is not None for r in replicas))]
+        "cheops_unknown",
+        "gauge",
+        "Of unknown outcome, in memory.",
+        [({}, sum(r.applied.unknown is not None for r in replicas))],
     )
-    yield _family("cheops_failed", "gauge", "Failed here only.", [({}, sum(len(r.applied.failed) for r in replicas))])
+    yield _family(
+        "cheops_failed", "gauge", "Failed here only, in memory.", [({}, sum(len(r.applied.failed) for r in replicas))]
+    )
     yield _family("cheops_drifted", "gauge", "Applications differ (verify_every).", [({}, len(node.drifted))])
     yield _family(
         "cheops_refused_total",

@@ -3,10 +3,10 @@
 A command is one function. Its parameters are its options, its docstring is its help, and it calls the agent: with
 `agent(url).call(ENDPOINT, …)`, or with a method of `cheops.client.Agent` where there is one:
 
-    def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-        "Show whether all sites of a resource are in sync, and which are not."
-        response = agent(url).status(id_)
-        emit_answer(output, response, lambda out: draw_status(out, response))
+    def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+        "Explain step by step why a resource is in its state, and what to do about it."
+        response = agent(url).explain(id_)
+        emit_answer(output, response, lambda out: draw_explanation(out, response))
 
 To add a command, write its function in the module of its subject, register it, and add a section to docs/cli.md (a
 test compares it with the code):

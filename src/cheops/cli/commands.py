@@ -177,7 +177,7 @@ COMMANDS = (
         "status",
         _LOOK,
         "status:status_command",
-        "Show whether all sites of a resource are in sync, and which are not.",
+        "Show whether all sites of a resource are in sync, or how many resources of the site are.",
         "cheops status counter -o wide",
     ),
     CommandEntry(

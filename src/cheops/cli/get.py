@@ -1,6 +1,7 @@
 """`cheops get …` and `cheops describe …`: lists of what an agent knows, and all that is known of one thing."""
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,14 +54,26 @@ def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) ->
     emit_answer(output, response, lambda out: draw_site_list(out, response, wide=output is Output.WIDE))
 
 
+class Overall(StrEnum):
+    """The same values as those of the API, which is slow to import."""
+
+    CONVERGED = "CONVERGED"
+    CONVERGING = "CONVERGING"
+    DIVERGED = "DIVERGED"
+    UNREACHABLE = "UNREACHABLE"
+
+
 @get_app.command("resources", epilog="Example: cheops get resources --prefix shop -o wide")
 def resources_command(
     prefix: Annotated[str, typer.Option("--prefix", help="Only resources whose id starts with this.")] = "",
+    overall: Annotated[
+        Overall | None, typer.Option("--overall", case_sensitive=False, help="Only resources with this status.")
+    ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the resources of this agent's site, with their status."""
-    response = list(agent(url).all_resources(prefix))
+    response = list(agent(url).all_resources(prefix, overall.value if overall else None))
     emit_answer(output, response, lambda out: draw_resources(out, response, wide=output is Output.WIDE))
 
 
@@ -254,10 +267,14 @@ def draw_operations(out: Console, response: "Sequence[OperationView]", *, wide: 
     print_table(out, rows)
 
 
+_BAD_REPLIES = (("KO", "failed"), ("UNKNOWN", "unknown"))
+
+
 def _done(op: "OperationView") -> str:
-    """At how many of its sites the operation is finished."""
-    done = sum(reply.status not in ("PENDING", "RUNNING", "UNKNOWN") for reply in op.replies)
-    return f"{done}/{len(op.replies)}"
+    """At how many of its sites the operation is finished, and at how many it failed."""
+    done = sum(reply.status not in ("PENDING", "RUNNING", "UNKNOWN", "KO") for reply in op.replies)
+    counts = [(sum(reply.status == status for reply in op.replies), word) for status, word in _BAD_REPLIES]
+    return ", ".join([f"{done}/{len(op.replies)}", *(f"{n} {word}" for n, word in counts if n)])
 
 
 # -- details -----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from cheops.text import printable
 
 if TYPE_CHECKING:
     from cheops.api.models.operations import Verification
-    from cheops.api.models.resources import ResourceStatus, SiteStatus
+    from cheops.api.models.resources import ResourceStatus, SiteHealth, SiteStatus
     from cheops.api.models.site import Check, Checks
 
 
@@ -36,7 +36,9 @@ _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Check everything that an agent depends on, and report what to fix.
 
-    Configuration, store, clocks, security, peers, services, backends, versions. Exit code: 1 if a check failed.
+    Configuration, store, resources, clocks, security, peers, services, backends, versions.
+
+    Exit code: 1 if a check failed.
     """
     response = agent(url).check()
     emit_answer(output, response, lambda out: draw_checks(out, response))
@@ -75,14 +77,66 @@ class Condition(StrEnum):
     CONVERGED = "converged"
 
 
-def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show whether all sites of a resource are in sync, and which are not.
+def status_command(
+    id_: Annotated[
+        str | None, typer.Argument(metavar="[ID]", show_default="the whole site", help="The id of the resource.")
+    ] = None,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show whether all sites of a resource are in sync, or how many resources of the site are.
 
-    Exit code: 0 if CONVERGED, 1 if DIVERGED, 3 if operations are pending or a site is unreachable.
+    Without an id: all resources of this agent's site by their state, and the worst ten.
+
+    Exit code: 0 if CONVERGED, 1 if DIVERGED, 3 if operations are pending, a site is unreachable, or a state is not
+    known; without an id for the worst of all resources.
     """
+    if id_ is None:
+        health = agent(url).site_health()
+        emit_answer(output, health, lambda out: draw_health(out, health))
+        raise typer.Exit(health_exit_code(health))
     response = agent(url).status(id_)
     emit_answer(output, response, lambda out: draw_status(out, response, wide=output is Output.WIDE))
     raise typer.Exit(_CODES[response.overall])
+
+
+def health_exit_code(health: "SiteHealth") -> int:
+    states = health.states
+    if states.diverged or states.order_not_enforced:
+        return FAILED
+    return NOT_YET if states.converging or states.unknown or health.unreachable else 0
+
+
+# What the word for a state means, for those that are not in sync.
+_MEANINGS = {
+    "converging": "operations are pending",
+    "diverged": "sites differ: fix it",
+    "order_not_enforced": "operations ran out of order: fix it",
+    "unknown": "not compared with all sites since this agent loaded them; nothing is known to be wrong",
+}
+
+
+def draw_health(out: Console, health: "SiteHealth") -> None:
+    """Print how many resources are in each state, and the worst."""
+    noun = "resource" if health.resources == 1 else "resources"
+    out.print(f"{health.site}: {health.resources:,} {noun}", soft_wrap=True)
+    rows = table("STATE", "RESOURCES", "MEANING")
+    rows.add_row("converged", f"{health.states.converged:,}", "in sync when their sites last reported")
+    for name, meaning in _MEANINGS.items():
+        style = "red" if name in {"diverged", "order_not_enforced"} else "yellow"
+        if count := getattr(health.states, name):
+            rows.add_row(Text(name.replace("_", "-"), style=style), f"{count:,}", meaning)
+    out.print()
+    print_table(out, rows)
+    if health.unreachable:
+        names = ", ".join(map(printable, health.unreachable))
+        out.print(f"\nunreachable now: {names}; what is shown there is what was last reported", soft_wrap=True)
+    for one in health.worst:
+        text = f"  {printable(one.id)}: {printable(one.sentence)}"
+        out.print()
+        out.print(Text.assemble(styled_status(one.overall), text), soft_wrap=True)
+        if one.hint:
+            out.print(f"  {printable(one.hint)}", style="dim", soft_wrap=True)
 
 
 def wait_command(
@@ -133,9 +187,10 @@ def draw_status(out: Console, response: "ResourceStatus", *, wide: bool = False)
     if response.order_not_enforced:
         out.print("\norder-not-enforced: operations ran here out of order", style="red")
     if response.overall == "DIVERGED":
+        from cheops.api.models.resources import cure_of  # noqa: PLC0415 - slow to import, and here by now
+
         id_ = shlex.quote(printable(response.id))
-        cure = "resolve" if any(site.unknown for site in response.sites) else "repair"
-        hint = f"reason: cheops explain {id_}   how to fix it: cheops {cure} {id_}"
+        hint = f"reason: cheops explain {id_}   how to fix it: {cure_of(response)}"
         out.print(hint, style="dim", soft_wrap=True)
 
 

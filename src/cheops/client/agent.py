@@ -17,7 +17,7 @@ from cheops.api.endpoints.declaration import NDJSON
 from cheops.api.endpoints.resources import LIST_RESOURCES, ResourceFilter
 from cheops.api.models import from_json
 from cheops.api.models.operations import Accepted, OperationView, SiteAnswer, SubmitRequest, Wait
-from cheops.api.models.resources import ReplicantView, Resources, ResourceSummary
+from cheops.api.models.resources import Overall, ReplicantView, Resources, ResourceSummary
 from cheops.client.methods import AgentMethods, Call, call_of, events_call, segment, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, UnixConnection, refusal, unreachable
 from cheops.gateway.request_log import ServedRequest
@@ -108,12 +108,15 @@ class Agent(AgentMethods):
 
     # -- lists -------------------------------------------------------------------------------------------
 
-    def resources(self, prefix: str = "", cursor: str | None = None, limit: int = 100) -> Resources:
-        return self.call(LIST_RESOURCES, parameters=ResourceFilter(prefix=prefix, cursor=cursor or "", limit=limit))
+    def resources(
+        self, prefix: str = "", cursor: str | None = None, limit: int = 100, overall: Overall | None = None
+    ) -> Resources:
+        wanted = ResourceFilter(prefix=prefix, cursor=cursor or "", limit=limit, overall=overall)
+        return self.call(LIST_RESOURCES, parameters=wanted)
 
-    def all_resources(self, prefix: str = "") -> Iterator[ResourceSummary]:
+    def all_resources(self, prefix: str = "", overall: Overall | None = None) -> Iterator[ResourceSummary]:
         """The resources of all pages."""
-        for page in _pages(lambda cursor: self.resources(prefix, cursor)):
+        for page in _pages(lambda cursor: self.resources(prefix, cursor, overall=overall)):
             yield from page.resources
 
     def all_operations(self, id_: str) -> Iterator[OperationView]:

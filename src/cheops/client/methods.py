@@ -34,6 +34,7 @@ from cheops.api.endpoints.resources import (
     GET_OPERATION,
     GET_REPLICANT,
     GET_RESOURCE,
+    GET_SITE_HEALTH,
     GET_STATUS,
     GET_TYPE_MATRIX,
     LIST_OPERATIONS,
@@ -96,6 +97,7 @@ from cheops.api.models.resources import (
     Requests,
     ResourceDetail,
     ResourceStatus,
+    SiteHealth,
 )
 from cheops.api.models.site import (
     AuditLog,
@@ -247,6 +249,11 @@ class AgentMethods:
     @Method
     def status(self, id_: str, *, fresh_s: float = 0.5) -> Call[ResourceStatus]:
         return call_of(GET_STATUS, id_, parameters=FreshParameters(fresh=fresh_s))
+
+    @Method
+    def site_health(self) -> Call[SiteHealth]:
+        """The resources of the site by their state, and the worst of them."""
+        return call_of(GET_SITE_HEALTH)
 
     @Method
     def explain(self, id_: str, *, fresh_s: float = 0.5) -> Call[Explanation]:

@@ -128,6 +128,7 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     contents: Contents = field(default_factory=dict)  # of everything up to `floor`
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
     drifts: Annotated[tuple[Drift, ...], Meta(max_length=MAX_SITES)] = ()
+    state: str = ""  # a status.State, which the store counts; empty: this site has no such resource, or never looked
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):

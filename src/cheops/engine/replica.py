@@ -85,6 +85,7 @@ class Replica:
         self.dropped_proofs: Counter[str] = Counter()  # beyond that bound, since the resource was loaded
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
+        self.state = ""  # a status.State, see there
         self._saved_rejections = 0
         self._saved_dirty: tuple[str, ...] = ()
 
@@ -252,7 +253,7 @@ class Replica:
         )
         self.replies.skip_to(ledger.reply_floor)
         self.applied.load_base(ledger.base, applied=ledger.base_applied)
-        self.is_saved_unsynced = ledger.unsynced
+        self.is_saved_unsynced, self.state = ledger.unsynced, ledger.state
         self.drifts = {one.by: one for one in ledger.drifts}
         self._saved_rejections = len(ledger.rejected_matrices)
         self._saved_dirty = ledger.dirty
@@ -272,13 +273,14 @@ class Replica:
             contents=written(self.history.contents.floor),
             dirty=self.applied.dirty,
             drifts=tuple(self.drifts.values()),
+            state=self.state,
         )
         out.documents[key_of(ledger)] = ledger
 
-    def save_unsynced(self, out: Effects, *, unsynced: bool) -> None:
-        """Save whether this resource must be loaded when the site starts again."""
-        if self.is_saved_unsynced != unsynced:
-            self.is_saved_unsynced = unsynced
+    def save_state(self, out: Effects, state: str, *, unsynced: bool) -> None:
+        """Save the state, and whether this resource must be loaded when the site starts again, if they have changed."""
+        if (self.is_saved_unsynced, self.state) != (unsynced, state):
+            self.is_saved_unsynced, self.state = unsynced, state
             self.save_ledger(out)
 
     def save_changes(self, out: Effects) -> None:

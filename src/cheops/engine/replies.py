@@ -5,7 +5,7 @@ finished with an operation when its reply says so. It is also finished when it h
 replies up to then are here, but none to this operation: then it skipped the operation, because another superseded it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FINISHED = (Status.OK, Status.KO)  # the site has run the operation
 _FINAL = (*_FINISHED, Status.SUPERSEDED)  # nothing is reported after one of these
+_TROUBLES = (Status.KO, Status.UNKNOWN)
 _REPORTED = (*_FINISHED, Status.UNKNOWN)  # UNKNOWN is not final: the operator may resolve it
 
 
@@ -29,6 +30,8 @@ class Replies:
         self._by_origin: dict[Origin, dict[int, Reply]] = {}
         # The reply that says most about an operation at a site: its own before that of a replay.
         self._by_op: dict[tuple[OpId, str], Reply] = {}
+        # Those of `_by_op` that say KO or UNKNOWN: few, and looked at in every step.
+        self._troubles: dict[tuple[OpId, str], Reply] = {}
         # Up to here every reply was taken. There are no gaps: callers of `take` keep the order.
         self.known: dict[Origin, int] = {}
 
@@ -45,6 +48,10 @@ class Replies:
     def by_operation(self) -> Iterable[tuple[tuple[OpId, str], Reply]]:
         """For each operation and site, the reply that says most."""
         return self._by_op.items()
+
+    def troubles(self) -> Mapping[tuple[OpId, str], Reply]:
+        """Those of them that say KO or UNKNOWN."""
+        return self._troubles
 
     def of_origin(self, origin: Origin) -> list[Reply]:
         """In the order of their numbers."""
@@ -71,12 +78,19 @@ class Replies:
         self.known[reply.origin] = max(reply.n, self.known.get(reply.origin, 0))
         site = reply.origin.site
         if reply.op is not None:
-            self._by_op[reply.op, site] = reply
+            self._keep(reply.op, site, reply)
         for applied in reply.applied:
             before = self._by_op.get((applied.id, site))
             if before is None or before.status is not Status.OK or before.replay:
-                self._by_op[applied.id, site] = reply
+                self._keep(applied.id, site, reply)
         return stale
+
+    def _keep(self, id_: OpId, site: str, reply: Reply) -> None:
+        self._by_op[id_, site] = reply
+        if reply.status in _TROUBLES:
+            self._troubles[id_, site] = reply
+        else:
+            self._troubles.pop((id_, site), None)
 
     def skip_to(self, floor: Vector) -> None:
         """Other sites have dropped the replies up to here, so they will never arrive."""
@@ -84,6 +98,7 @@ class Replies:
 
     def forget_operations(self, ids: set[OpId]) -> None:
         self._by_op = {key: reply for key, reply in self._by_op.items() if key[0] not in ids}
+        self._troubles = {key: reply for key, reply in self._troubles.items() if key[0] not in ids}
 
     def drop(self, is_pointless: Callable[[Reply], bool]) -> list[Reply]:
         """Drop replies and return them. `known` stays: they are not to be sent again."""

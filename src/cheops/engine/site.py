@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cheops.engine import contents, exchange, outcome, retention, scheduler, statements
+from cheops.engine import contents, exchange, health, outcome, retention, scheduler, statements
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, key_of
 from cheops.engine.events import (
@@ -217,7 +217,7 @@ class Site:
                 del self.replicas[replica.resource]
             else:
                 self._resting[replica.resource] = touched_ms
-                replica.save_unsynced(out, unsynced=False)
+                health.save_at_rest(replica, out)
         for replica, _ in self._pop_quiet(self.settings.limits.idle_ms, self._resting):
             if self._is_in_use(replica):
                 self._touch(replica)
@@ -359,12 +359,12 @@ class Site:
         behind |= statements.unanswered(replica)
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
-        if at_work or behind:
-            replica.save_unsynced(out, unsynced=True)  # until it is at rest
-            if at_work or not behind.isdisjoint(self.up):
-                self._active.add(replica.resource)
-            else:  # nothing can be done until one of them is up
-                self._parked[replica.resource] = behind
+        if at_work or not behind.isdisjoint(self.up):
+            self._active.add(replica.resource)
+        elif behind:  # nothing can be done until one of them is up
+            self._parked[replica.resource] = behind
+        # Unsynced until it is at rest.
+        health.save(replica, out, unsynced=bool(at_work or behind), parked=replica.resource in self._parked)
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""

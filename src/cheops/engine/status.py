@@ -45,8 +45,8 @@ The status of a resource sums up its operations over all sites, as one site know
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from cheops.engine import drift
-from cheops.engine.admission import waiting_for_refused
+from cheops.engine import drift, health
+from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, contains, covers
 from cheops.log.operation import OpId, Status, Verdict
@@ -125,39 +125,38 @@ class ResourceStatus:
     order_not_enforced: bool
     sites: tuple[SiteStatus, ...]
     drift: str = ""  # how the applications differ, although all sites have applied the same
+    last_known: bool = False  # DIVERGED is what was last known: not every site has reported since
 
 
 def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> ResourceStatus:
-    """The status in one call; `up` are the peers that are reachable now. Without drift it is about the log alone.
-
-    Until its first operation has a verdict, a resource has no list of sites. If that operation is UNKNOWN, it is so
-    at this site.
-    """
-    counted = replica.sites or ((replica.site,) if replica.applied.unknown else ())
-    sites = tuple(_site(replica, site, up) for site in counted)
+    """The status in one call; `up` are the peers that are reachable now. Without drift it is about the log alone."""
+    sites = tuple(_site(replica, site, up) for site in health.counted_sites(replica))
     unreachable = tuple(site.site for site in sites if not site.reachable)
-    found = drift.found(replica) if with_drift else ""
-    overall = Overall.DIVERGED if found else _overall(replica, sites)
-    return ResourceStatus(replica.resource, overall, unreachable, replica.applied.order_not_enforced, sites, found)
+    state = health.state_of(replica, with_drift=with_drift)
+    last_known = state is State.UNKNOWN and replica.state in TROUBLED
+    return ResourceStatus(
+        replica.resource,
+        Overall.DIVERGED if last_known else _overall(state, unreachable),
+        unreachable,
+        replica.applied.order_not_enforced,
+        sites,
+        drift.found(replica) if with_drift else "",
+        last_known,
+    )
 
 
-def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
-    if any(site.failed or site.unknown for site in sites) or replica.applied.order_not_enforced:
+def _overall(state: State, unreachable: tuple[str, ...]) -> Overall:
+    if state in TROUBLED:
         return Overall.DIVERGED
-    if waiting_for_refused(replica) or any(replica.peer(peer).differs for peer in replica.targets()):
-        return Overall.DIVERGED
-    digests = {site.digest for site in sites}
-    done = not any(site.pending for site in sites) and not replica.drafts and "" not in digests
-    if done and len(digests) > 1 and replica.is_synced:
-        return Overall.DIVERGED
-    if not all(site.reachable for site in sites):
+    if unreachable:
         return Overall.UNREACHABLE
-    return Overall.CONVERGED if done and len(digests) == 1 else Overall.CONVERGING
+    return Overall.CONVERGED if state is State.CONVERGED else Overall.CONVERGING
 
 
 def _site(replica: Replica, site: str, up: set[str]) -> SiteStatus:
-    failed = _with_status(replica, site, Status.KO)
-    unknown = _with_status(replica, site, Status.UNKNOWN)
+    troubles = health.troubles(replica, site)
+    failed = tuple(id_ for id_, status in troubles if status is Status.KO)
+    unknown = tuple(id_ for id_, status in troubles if status is Status.UNKNOWN)
     if site == replica.site:
         pending = _pending(replica, replica.applied.settled) + len(replica.drafts)
         why = replica.slot.retry_reason if pending else ""
@@ -171,21 +170,3 @@ def _pending(replica: Replica, settled: Vector) -> int:
     if covers(settled, replica.history.known):
         return 0
     return sum(not contains(settled, op.id) for op in replica.history.ops.values())
-
-
-def _with_status(replica: Replica, site: str, wanted: Status) -> tuple[OpId, ...]:
-    """Operations to which a site last replied this, unless they have no effect any more."""
-    return tuple(
-        id_
-        for (id_, replier), reply in replica.replies.by_operation()
-        if replier == site
-        and reply.status is wanted
-        and id_ not in replica.history.fates
-        and not _is_forgotten(replica, id_)
-    )
-
-
-def _is_forgotten(replica: Replica, id_: OpId) -> bool:
-    """Whether an operation was forgotten because it has no effect. A reply to it may be kept longer: for a site that
-    lacks it, or because it came late."""
-    return contains(replica.history.known, id_) and id_ not in replica.history.ops

@@ -213,6 +213,8 @@ class JournaledStore:
         self.involving = store.involving
         self.resources = store.resources
         self.search = store.search
+        self.states = store.states
+        self.in_states = store.in_states
         self.shares = store.shares
         self.read = store.read
         self.last_seq = store.last_seq

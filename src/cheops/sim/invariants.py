@@ -7,6 +7,8 @@ entries.
 
 from collections.abc import Iterable, Iterator
 
+from cheops.engine import health
+from cheops.engine.documents import Ledger
 from cheops.engine.replica import Replica
 from cheops.engine.scheduler import has_deleted_copy
 from cheops.engine.status import Phase, phase_at
@@ -176,6 +178,7 @@ def _comes_on_top(oracle: History) -> bool:
 def _replica_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
     yield from log_problems(world, name, replica, oracle)
     yield from phase_problems(world, name, replica)
+    yield from _health_problems(world, name, replica)
     if replica.applied.order_not_enforced:
         yield f"{name} could not enforce the order"
     if replica.applied.failed:
@@ -214,6 +217,19 @@ def _storage_problems(world: World, name: str, replica: Replica, oracle: History
     kept = {d.id for d in world.nodes[name].disk.of_resource(replica.resource) if isinstance(d, Operation)}
     if kept != replica.history.ops.keys() | {draft.id for draft in replica.drafts}:
         yield f"{name} keeps {len(kept)} operations on disk, and {len(replica.history.ops)} in memory"
+
+
+def _health_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
+    """The state that a site counts the resource in must be the one that it would compute; `converged` may be late."""
+    ledgers = (d for d in world.nodes[name].disk.of_resource(replica.resource) if isinstance(d, Ledger))
+    saved, computed = next((ledger.state for ledger in ledgers), ""), health.state_of(replica)
+    if saved != replica.state:
+        yield f"{name} has saved the state {saved or 'none'}, and has {replica.state} in memory"
+    if computed is health.State.UNKNOWN:
+        return  # not in memory: nobody has reported to the copy that is looked at here
+    is_late = computed is health.State.CONVERGED and saved in {health.State.CONVERGING, health.State.UNKNOWN}
+    if saved != computed and not is_late:
+        yield f"{name} counts it as {saved or 'nothing'}, and it is {computed}"
 
 
 def _todo(replica: Replica) -> str:

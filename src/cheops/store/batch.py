@@ -29,6 +29,7 @@ class Put(NamedTuple):  # a tuple is made several times as fast as a frozen data
     is_shared: bool
     is_unsynced: bool
     sites: tuple[str, ...]  # those that the resource involves from now on
+    state: str | None = None  # that the resource is counted in from now on; only a ledger has one
 
 
 class Forget(NamedTuple):
@@ -85,6 +86,7 @@ def _put(key: Key, document: Document) -> Put:
         is_shared(document),
         isinstance(document, Ledger) and document.unsynced,
         (document.sites or ()) if isinstance(document, Operation) else (),
+        (document.state or None) if isinstance(document, Ledger) else None,
     )
 
 

@@ -10,6 +10,8 @@ migration never changes: add another one.
     feeds      (site, seq) → document. Site 0 is the whole feed, 1 what goes to every site (matrices)
     late       documents that were shared before a site was involved, with their other number in the site's feed
     involved   which sites a resource has or had on its list
+    states     how many resources are in each state, see cheops.engine.health. Triggers on `documents.state`, which only
+               ledgers have, keep the numbers
     meta       incarnation, created, site; last_seq once the feeds no longer hold the highest number
 """
 
@@ -192,7 +194,30 @@ def _first(connection: sqlite3.Connection) -> None:
     connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
 
 
-MIGRATIONS: list[Migration] = [_first]
+_ENTER = (
+    "INSERT INTO states SELECT new.state, 1 WHERE new.state IS NOT NULL"
+    " ON CONFLICT (state) DO UPDATE SET resources = resources + 1;"
+)
+_LEAVE = "UPDATE states SET resources = resources - 1 WHERE state = old.state;"
+_UPDATED = "CREATE TRIGGER state_updated AFTER UPDATE OF state ON documents WHEN old.state IS NOT new.state"
+_STATES = (
+    "ALTER TABLE documents ADD COLUMN state TEXT",
+    "CREATE INDEX documents_by_state ON documents (state, resource) WHERE state IS NOT NULL",
+    "CREATE TABLE states (state TEXT PRIMARY KEY, resources INTEGER NOT NULL) WITHOUT ROWID",
+    f"CREATE TRIGGER state_inserted AFTER INSERT ON documents WHEN new.state IS NOT NULL BEGIN {_ENTER} END",
+    f"CREATE TRIGGER state_deleted AFTER DELETE ON documents WHEN old.state IS NOT NULL BEGIN {_LEAVE} END",
+    f"{_UPDATED} BEGIN {_LEAVE} {_ENTER} END",
+    # The states of stored resources are not known: with `unsynced`, the site loads all of them once, some at a time.
+    "UPDATE documents SET state = 'unknown', unsynced = 1 WHERE id LIKE 'ledger/%'",
+)
+
+
+def _count_states(connection: sqlite3.Connection) -> None:
+    for statement in _STATES:
+        connection.execute(statement)
+
+
+MIGRATIONS: list[Migration] = [_first, _count_states]
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:

@@ -63,6 +63,16 @@ class Store(Protocol):
         """The resources, as `resources` gives them, whose id contains a text (ASCII letters in either case), and that
         have or had this site on their list."""
 
+    def states(self) -> dict[str, int]:
+        """How many resources are in each state (see cheops.engine.health), without those of which there are none. The
+        cost does not grow with the number of resources."""
+
+    def in_states(
+        self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
+        """The resources in one of these states; otherwise as `search`. The cost does not grow with the number of
+        resources in other states."""
+
     def shares(self) -> dict[str, int]:
         """For each site, the number of resources that have or had it on their list."""
 

@@ -124,6 +124,21 @@ class MemoryStore:
         matches = (resource for resource in resources if resource > after and text in ascii_lower(resource))
         return tuple(islice(matches, limit))
 
+    def states(self) -> dict[str, int]:
+        self._check_open()
+        with self._lock:
+            return dict(Counter(row.put.state for row in self._rows.values() if row.put.state))
+
+    def in_states(
+        self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
+        self._check_open()
+        with self._lock:
+            found = {row.put.resource for row in self._rows.values() if row.put.state in set(states)}
+        return tuple(
+            islice((one for one in self.search(text, site, after, len(self._by_resource)) if one in found), limit)
+        )
+
     def shares(self) -> dict[str, int]:
         self._check_open()
         with self._lock:

@@ -40,9 +40,9 @@ from cheops.store.interface import Change, CodecError, StoreError, recovered_fro
 _MAX_CACHED_RESOURCES = 10_000  # whose sites are cached in memory
 
 _UPSERT = (
-    "INSERT INTO documents (resource, id, unsynced, seq, body) VALUES (?, ?, ?, ?, ?)"
-    " ON CONFLICT (resource, id)"
-    " DO UPDATE SET body = excluded.body, unsynced = excluded.unsynced, seq = coalesce(seq, excluded.seq)"
+    "INSERT INTO documents (resource, id, unsynced, state, seq, body) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (resource, id) DO UPDATE SET body = excluded.body, unsynced = excluded.unsynced,"
+    " state = excluded.state, seq = coalesce(seq, excluded.seq)"
 )
 _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
 
@@ -78,7 +78,9 @@ class Writer:
         self._last = self._next
 
     def _apply(self, writes: Sequence[Write]) -> None:
-        own: list[tuple[str, str, bool, None, bytes]] = []  # not shared: no number to read back, so one executemany
+        own: list[
+            tuple[str, str, bool, str | None, None, bytes]
+        ] = []  # not shared: no number to read back, so one executemany
         forgotten: set[str] = set()
         written: set[str] = set()
         for write in writes:
@@ -92,7 +94,7 @@ class Writer:
             if write.is_shared:
                 self._put_shared(write)
             else:
-                own.append((write.resource, write.id, write.is_unsynced, None, write.body))
+                own.append((write.resource, write.id, write.is_unsynced, write.state, None, write.body))
         self._connection.executemany(_UPSERT, own)
         self._flush()
         self._drop_empty(forgotten - written)
@@ -100,7 +102,7 @@ class Writer:
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_seq', ?)", (self._next,))
 
     def _put_shared(self, put: Put) -> None:
-        row = (put.resource, put.id, put.is_unsynced, self._next + 1, put.body)
+        row = (put.resource, put.id, put.is_unsynced, put.state, self._next + 1, put.body)
         ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
         if seq == self._next + 1:  # otherwise it kept its number, and is in the feeds already
             self._next = seq
@@ -211,6 +213,12 @@ _SEARCH_AT_SITE = """
 SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?) AND resource > ?
 AND (? = '' OR instr(lower(resource), ?)) ORDER BY resource LIMIT ?
 """
+_IN_STATE = """
+SELECT resource FROM documents WHERE state = ? AND resource > ? AND (? = '' OR instr(lower(resource), ?))
+AND (? IS NULL OR EXISTS (SELECT 1 FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?)
+                          AND resource = documents.resource))
+ORDER BY resource LIMIT ?
+"""
 _SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY site"
 
 
@@ -302,6 +310,17 @@ class SQLiteStore:
         else:
             rows = self._rows(_SEARCH_AT_SITE, site, after, text, text, limit)
         return tuple(resource for (resource,) in rows)
+
+    def states(self) -> dict[str, int]:
+        return dict(self._rows("SELECT state, resources FROM states WHERE resources > 0"))
+
+    def in_states(
+        self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
+        text = ascii_lower(text)
+        # One query per state, each of which reads the index in order: `state IN` would read all of them, and sort.
+        found = (self._rows(_IN_STATE, state, after, text, text, site, site, limit) for state in states)
+        return tuple(sorted(resource for rows in found for (resource,) in rows)[:limit])
 
     def shares(self) -> dict[str, int]:
         return dict(self._rows(_SHARES))

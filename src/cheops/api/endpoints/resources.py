@@ -46,6 +46,7 @@ from cheops.api.models.resources import (
     Resources,
     ResourceStatus,
     ScopeExplanation,
+    SiteHealth,
     Types,
 )
 from cheops.log.operation import Status
@@ -79,12 +80,28 @@ LIST_RESOURCES = Endpoint(
     tag="resources",
     summary="List the resources of this site, page by page",
     description=(
-        "With `type`, `overall` or `outcome` one page examines at most 1,000 resources. It can hold fewer than "
+        "`overall` uses an index of states: DIVERGED resources are found at once, however many others there are. With "
+        "`type`, `outcome`, or another `overall`, one page examines at most 1,000 resources. It can hold fewer than "
         "`limit`, or none, and still have a `next`."
     ),
     parameters=ResourceFilter,
     response=Resources,
     success="A page of resources, sorted by id.",
+    problems=(503,),
+)
+GET_SITE_HEALTH = Endpoint(
+    name="getSiteHealth",
+    method="GET",
+    path="/status",
+    right=READ,
+    tag="resources",
+    summary="Count the resources of this site by their state, and get the worst ten",
+    description=(
+        "A resource that is not in memory is counted in the state that it last had. A token with limits gets the "
+        "numbers of all resources, and only those of the worst that it may see."
+    ),
+    response=SiteHealth,
+    success="The numbers, and the worst resources.",
     problems=(503,),
 )
 GET_RESOURCE = Endpoint(

@@ -11,6 +11,7 @@ from cheops.api.endpoints.resources import (
     GET_LOG,
     GET_MATRIX,
     GET_RESOURCE,
+    GET_SITE_HEALTH,
     GET_STATUS,
     GET_TYPE_MATRIX,
     LIST_RESOURCES,
@@ -20,8 +21,18 @@ from cheops.api.endpoints.resources import (
     VerifyParameters,
 )
 from cheops.api.forms import check_showing, show_at
+from cheops.api.health import site_health
 from cheops.api.models.operations import Explanation, Lanes, LogView, MatrixView, StateAt, Verification
-from cheops.api.models.resources import ResourceDetail, Resources, ResourceStatus, ResourceSummary, Types, TypeView
+from cheops.api.models.resources import (
+    Overall,
+    ResourceDetail,
+    Resources,
+    ResourceStatus,
+    ResourceSummary,
+    SiteHealth,
+    Types,
+    TypeView,
+)
 from cheops.api.permissions import check_type, may_see
 from cheops.api.request import ApiRequest, handles
 from cheops.api.views.explanation import explanation
@@ -29,6 +40,7 @@ from cheops.api.views.log import lanes, log_view, matrix_in_force, matrix_view
 from cheops.api.views.operations import sites_of
 from cheops.api.views.status import detail, is_here, not_here_text, resource_status, summary
 from cheops.config.types import TypeConfig
+from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.node.node import Node
@@ -37,6 +49,15 @@ from cheops.security.principal import Principal
 _POLL_S = 0.01  # between two looks for reports of other sites
 _MAX_EXAMINED = 1_000  # resources for one page: each of them is loaded from the store
 _BATCH = 200  # resources that are loaded at once
+# The states of resources that may have this status. It is not stored, as it depends on which sites are up now; and a
+# resource that has just converged is counted as converging for a moment.
+_HEALTHY = (State.CONVERGED, State.CONVERGING, State.UNKNOWN)
+_STATES: dict[Overall, tuple[State, ...]] = {
+    "DIVERGED": TROUBLED,
+    "CONVERGING": (State.CONVERGING, State.UNKNOWN),
+    "CONVERGED": _HEALTHY,
+    "UNREACHABLE": _HEALTHY,
+}
 
 # -- one resource -----------------------------------------------------------------------------------------------
 
@@ -116,14 +137,19 @@ def sites_up(node: Node) -> set[str]:
     return set(node.mesh.up)
 
 
+@handles(GET_SITE_HEALTH)
+async def get_site_health(request: ApiRequest) -> SiteHealth:
+    return await site_health(request.node, request.principal)
+
+
 # -- lists ------------------------------------------------------------------------------------------------------
 
 
 @handles(LIST_RESOURCES)
 async def list_resources(request: ApiRequest[ResourceFilter]) -> Resources:
-    """The store filters by the text of an id and by site. Type, status and outcome are known only of a resource in
-    memory: for these, one page examines a limited number of resources. It may hold fewer than requested, or none, and
-    still have a next."""
+    """The store filters by the text of an id, by site and by state. Type and outcome are known only of a resource in
+    memory, and so is which sites are up: for these, one page examines a limited number of resources. It may hold fewer
+    than requested, or none, and still have a next."""
     node, wanted, by = request.node, request.parameters, request.principal
     cursor, limit = wanted.cursor, wanted.limit
     if not _needs_examination(wanted):
@@ -162,11 +188,23 @@ def _is_match(wanted: ResourceFilter, one: ResourceSummary) -> bool:
 
 
 async def _matching_ids(node: Node, wanted: ResourceFilter, cursor: str, limit: int) -> tuple[list[str], bool]:
+    if wanted.overall:
+        return await _ids_in_state(node, wanted, _STATES[wanted.overall], cursor, limit)
     if not wanted.search and not wanted.site:
         return await page_of_ids(node, wanted.prefix, cursor, limit)
     # Every resource of this site lists this site: that search is faster than one over everything in the store.
     ids = await asyncio.to_thread(node.store.search, wanted.search, wanted.site or node.name, cursor, limit + 1)
     return list(ids[:limit]), len(ids) > limit
+
+
+async def _ids_in_state(
+    node: Node, wanted: ResourceFilter, states: Sequence[State], cursor: str, limit: int
+) -> tuple[list[str], bool]:
+    after = max(cursor, wanted.prefix[:-1])  # an id that equals the prefix comes after this
+    site = wanted.site or None
+    found = await asyncio.to_thread(node.store.in_states, states, wanted.search, site, after, limit + 1)
+    ids = [id_ for id_ in found[:limit] if id_ <= wanted.prefix or id_.startswith(wanted.prefix)]
+    return ids, len(found) > limit and len(ids) == limit
 
 
 async def page_of_ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:

@@ -233,6 +233,8 @@ class SiteLane(Struct, frozen=True, kw_only=True):
         float | None, doc("How many seconds ago the site last reported this resource; null: never.", 0.4)
     ]
     pending: Annotated[int, doc("The number of operations that it is not known to have settled.", 0)]
+    failed: Annotated[int, doc("The number of operations that failed there but not at their origin.", 0)]
+    unknown: Annotated[int, doc("The number of operations whose outcome there is unknown.", 0)]
     digest: Annotated[str, doc("The digest of what it applied; equal digests mean equal states.", "9b1f")]
     states: Annotated[tuple[LaneState, ...], doc("One entry for each operation.", ["ok"])]
     ran_ms: Annotated[

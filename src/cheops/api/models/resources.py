@@ -1,5 +1,6 @@
 """Models of resources, resource types and replicants, and of the gateway: scopes, served requests and flows."""
 
+import shlex
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -7,9 +8,14 @@ from msgspec import Struct
 from cheops.gateway.request_log import ServedRequest
 from cheops.log.operation import Status
 from cheops.schema import doc
+from cheops.text import printable
 
 # The values of engine.status.Overall; not that type, whose import would cost a client more than all models.
 Overall: TypeAlias = Literal["CONVERGED", "CONVERGING", "DIVERGED", "UNREACHABLE"]
+
+
+# The values of engine.health.State, likewise.
+State: TypeAlias = Literal["converged", "converging", "diverged", "order-not-enforced", "unknown"]
 
 
 class ResourceSummary(Struct, frozen=True, kw_only=True):
@@ -75,6 +81,44 @@ class ResourceStatus(Struct, frozen=True, kw_only=True):
     unreachable: Annotated[tuple[str, ...], doc("Sites that are unreachable now.", [])]
     order_not_enforced: Annotated[bool, doc("Whether operations ran here in another order than elsewhere.", False)]
     sites: Annotated[tuple[SiteStatus, ...], doc("One entry for each site of the resource.")]
+
+
+def cure_of(status: ResourceStatus) -> str:
+    """The command that fixes a resource that is DIVERGED."""
+    command = "resolve" if any(site.unknown for site in status.sites) else "repair"
+    return f"cheops {command} {shlex.quote(printable(status.id))}"
+
+
+class StateCounts(Struct, frozen=True, kw_only=True):
+    """How many resources of a site are in each state. It does not matter which sites are reachable now."""
+
+    converged: Annotated[int, doc("In sync at all their sites, when these last reported.", 98)]
+    converging: Annotated[int, doc("Operations are pending.", 1)]
+    diverged: Annotated[int, doc("The sites differ until an operator fixes it.", 1)]
+    order_not_enforced: Annotated[int, doc("Likewise, because operations ran here out of order.", 0)]
+    unknown: Annotated[
+        int, doc("Not compared with all their sites since the agent loaded them; nothing is known to be wrong.", 0)
+    ]
+
+
+class WorstResource(Struct, frozen=True, kw_only=True):
+    """A resource that is not in sync."""
+
+    id: Annotated[str, doc("The resource.", "counter")]
+    state: Annotated[State, doc("The state that it is counted in.", "diverged")]
+    overall: Annotated[Overall, doc("The overall status.", "DIVERGED")]
+    sentence: Annotated[str, doc("The same in words.", "site1:3 failed at site2 but not at its origin")]
+    hint: Annotated[str, doc("What to do; empty: it continues by itself.", "cheops repair counter")]
+
+
+class SiteHealth(Struct, frozen=True, kw_only=True):
+    """All resources of a site, by their state."""
+
+    site: Annotated[str, doc("The site.", "site1")]
+    resources: Annotated[int, doc("The number of its resources.", 100)]
+    states: Annotated[StateCounts, doc("How many of them are in each state.")]
+    unreachable: Annotated[tuple[str, ...], doc("Other sites that are unreachable now.", [])]
+    worst: Annotated[tuple[WorstResource, ...], doc("At most ten resources that are not in sync, the worst first.")]
 
 
 class ResourceDetail(Struct, frozen=True, kw_only=True):

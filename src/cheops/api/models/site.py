@@ -232,7 +232,17 @@ class Level(StrEnum):
     FAILED = "failed"
 
 
-CHECK_GROUPS = ("configuration", "store", "clocks", "security", "peers", "services", "backends", "versions")
+CHECK_GROUPS = (
+    "configuration",
+    "store",
+    "resources",
+    "clocks",
+    "security",
+    "peers",
+    "services",
+    "backends",
+    "versions",
+)
 
 
 class Check(Struct, frozen=True, kw_only=True):

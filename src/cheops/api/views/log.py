@@ -115,6 +115,8 @@ def _lane(
         reachable=status.reachable if status else True,
         as_of_s=status.as_of_s if status else None,
         pending=status.pending if status else 0,
+        failed=len(status.failed) if status else 0,
+        unknown=len(status.unknown) if status else 0,
         digest=status.digest if status else "",
         states=tuple(states),
         ran_ms=tuple(first_ran.get((op.id, site)) for op in ops),

@@ -173,6 +173,8 @@ def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
             return _in_sync(verdict)
         case Overall.CONVERGING:
             return _still_to_come(verdict)
+        case Overall.DIVERGED if verdict.last_known:
+            return "the sites differed when they were last compared, and not all of them have reported since"
         case Overall.DIVERGED:
             return "; ".join(_differences(verdict)) or "the sites applied the same operations but differ"
         case Overall.UNREACHABLE:

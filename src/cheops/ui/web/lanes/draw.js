@@ -114,6 +114,11 @@ function tracksOf(answer) {
   return found;
 }
 
+function laneWords({ failed, unknown, pending }) {
+  const parts = [failed && `${number(failed)} failed`, unknown && `${number(unknown)} unknown`, pending && `${number(pending)} missing`];
+  return parts.filter(Boolean).join(", ") || "up to date";
+}
+
 function heads(answer, width) {
   const names = answer.lanes.map((lane) => {
     const label = lane.here ? "this site" : lane.reachable ? asOf(lane.as_of_s) : `unreachable, ${asOf(lane.as_of_s)}`;
@@ -122,7 +127,7 @@ function heads(answer, width) {
       { class: `lane-name${lane.reachable ? "" : " off"}`, vars: { width: `${width}px` }, title: `${lane.site}: ${label}`, "data-lane": lane.site },
       h("b", {}, h("bdi", {}, lane.site)),
       h("span", {}, lane.here ? "this site" : lane.reachable ? "reachable" : "unreachable"),
-      h("span", {}, lane.pending ? plural(lane.pending, "missing", "missing") : "up to date"),
+      h("span", { class: lane.failed || lane.unknown ? "bad" : "" }, laneWords(lane)),
     );
   });
   const count = answer.operations.filter((op) => op.kind !== "seal").length;

@@ -5,21 +5,24 @@ import { cut, fill, h, link, sitePath } from "../dom.js";
 import { asOf, milliseconds, number, offset, plural } from "../format.js";
 import { onEvent, refresher } from "../events.js";
 import { button, card, loaded, notice, siteBadge, toast } from "../components.js";
+import { healthCard } from "./health.js";
 import { MOST, sitesMap } from "./sites_map.js";
 
 const EVERY_MS = 2000;
+const NEWS = new Set(["reset", "diverged", "drifted"]); // besides those of sites: the rest can wait for the timer
 
 export function sitesView(place, { signal }) {
   const body = h("div", { vars: { display: "contents" } });
   const pings = new Map();
   let found = null;
   let links = { on: false, cut: [] };
+  let health = null;
 
   const load = refresher(async () => {
     await loaded(
       body,
       async () => {
-        [found, links] = await Promise.all([get("/sites", {}, signal), get("/demo/wires", {}, signal)]);
+        [found, links, health] = await Promise.all([get("/sites", {}, signal), get("/demo/wires", {}, signal), get("/status", {}, signal)]);
       },
       draw,
       load,
@@ -31,6 +34,7 @@ export function sitesView(place, { signal }) {
       body,
       [...found.problems].map((text) => notice("warn", text)),
       links.cut.length > 0 && notice("warn", h("b", {}, "The demo's network is cut"), cutWords(links.cut)),
+      healthCard(health),
       h("div", { class: "split" }, card("Map", h("div", { class: "card-body" }, sitesMap(found, links), many())), card("All sites", table())),
     );
   }
@@ -111,7 +115,7 @@ export function sitesView(place, { signal }) {
     body,
   );
   load();
-  onEvent((event) => (event.kind.startsWith("site-") || event.kind === "reset" ? load() : undefined), signal);
+  onEvent((event) => (event.kind.startsWith("site-") || NEWS.has(event.kind) ? load() : undefined), signal);
   const timer = setInterval(() => document.hidden || load(), EVERY_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
 }

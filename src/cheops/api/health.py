@@ -1,0 +1,106 @@
+"""The health of all resources of a site: the store counts them by state, and the worst are said in words.
+
+For `cheops status` without an id, `cheops check`, `/metrics` and the start page of the UI. The states are those of
+cheops.engine.health.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from cheops.api.models.resources import ResourceStatus, SiteHealth, StateCounts, WorstResource, cure_of
+from cheops.api.models.resources import State as StateName
+from cheops.api.models.site import Check, Level
+from cheops.api.permissions import may_see
+from cheops.api.views.status import is_here, resource_status
+from cheops.engine.health import TROUBLED, State
+from cheops.engine.replica import Replica
+from cheops.node.node import Node
+from cheops.security.principal import Principal
+from cheops.text import printable, shortened
+
+MOST_WORST = 10
+_WORST_FIRST = (*TROUBLED, State.UNKNOWN, State.CONVERGING)
+_MOST_EXAMINED = 200  # of which a client may see few
+_ANCHOR = "docs/troubleshooting.md#resources"
+
+
+async def state_counts(node: Node) -> dict[State, int]:
+    """How many resources are in each state, 0 included."""
+    stored = await asyncio.to_thread(node.store.states)
+    return {state: stored.get(state, 0) for state in State}
+
+
+async def site_health(node: Node, by: Principal) -> SiteHealth:
+    worst = await worst_resources(node, by)
+    counts = await state_counts(node)  # afterwards: looking at a resource may correct its state
+    return SiteHealth(
+        site=node.name,
+        resources=sum(counts.values()),
+        states=StateCounts(**{state.value.replace("-", "_"): n for state, n in counts.items()}),
+        unreachable=tuple(sorted(set(node.snapshot().sites) - set(node.mesh.up) - {node.name})),
+        worst=worst,
+    )
+
+
+async def worst_resources(
+    node: Node, by: Principal | None, states: Sequence[State] = _WORST_FIRST
+) -> tuple[WorstResource, ...]:
+    """At most ten that are in one of these states, in the order of the states; None may see all."""
+    worst: list[WorstResource] = []
+    examined = 0
+    for state in states:
+        after = ""
+        while len(worst) < MOST_WORST and examined < _MOST_EXAMINED:
+            ids = await asyncio.to_thread(node.store.in_states, (state,), "", None, after, MOST_WORST)
+            if not ids:
+                break
+            examined, after = examined + len(ids), ids[-1]
+            replicas = await asyncio.gather(*map(node.pump.replica, ids))
+            visible = [one for one in replicas if is_here(one) and (by is None or may_see(by, one))]
+            worst += [found for one in visible if (found := _worst(node, one, state))]
+    return tuple(worst[:MOST_WORST])
+
+
+def _worst(node: Node, replica: Replica, state: State) -> WorstResource | None:
+    """None if it has recovered since its state was saved."""
+    status = resource_status(replica, set(node.mesh.up), node.now_ms())
+    if status.overall == "CONVERGED" or (state in TROUBLED and status.overall != "DIVERGED"):
+        return None
+    name: StateName = state.value
+    return WorstResource(id=status.id, state=name, overall=status.overall, sentence=status.sentence, hint=_hint(status))
+
+
+def _hint(status: ResourceStatus) -> str:
+    return cure_of(status) if status.overall == "DIVERGED" else ""
+
+
+# -- cheops check ----------------------------------------------------------------------------------------
+
+
+async def resource_checks(node: Node) -> list[Check]:
+    worst = await worst_resources(node, None, TROUBLED)
+    counts = await state_counts(node)
+    if not worst:
+        return [_check("no resource is diverged", counts_in_words(counts))]
+    left = sum(counts[state] for state in TROUBLED) - len(worst)
+    checks = [
+        _check(f"'{printable(shortened(one.id))}' is {one.overall}", one.sentence, f"'{one.hint}' says how to fix it")
+        for one in worst
+    ]
+    if left > 0:
+        hint = "list them with 'cheops get resources --overall DIVERGED'"
+        checks.append(_check(f"{left:,} more resources are DIVERGED", counts_in_words(counts), hint))
+    return checks
+
+
+def _check(name: str, detail: str, hint: str = "") -> Check:
+    level = Level.FAILED if hint else Level.OK
+    return Check(group="resources", name=name, level=level, ok=not hint, detail=detail, hint=hint, anchor=_ANCHOR)
+
+
+def counts_in_words(counts: dict[State, int]) -> str:
+    total = sum(counts.values())
+    if not total:
+        return "there are no resources"
+    parts = ", ".join(f"{n:,} {state.value}" for state, n in counts.items() if n)
+    return f"{total:,} resource{'' if total == 1 else 's'}: {parts}"

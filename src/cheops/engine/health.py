@@ -1,0 +1,131 @@
+"""The state of a resource, as far as this site knows: computed at the end of every step, saved when it changes.
+
+The ledger holds the state, and the store counts resources by it. So it is known how many resources are diverged, and
+which, without loading any, also right after a restart. It does not depend on which sites are reachable at the moment:
+`status` adds that. A resource that is not in memory keeps the state that it last had.
+
+A state is saved together with what has changed it, with one exception: `converged` may wait until the resource is at
+rest, because the ledger is written then anyway. Until then the store says `converging`.
+
+What is not known is never counted as converged. After a load this site does not know what its peers have until they
+report. A resource that was converged is `unknown` until then; one that was anything else stays what it was, because
+nobody has reported that this is over.
+"""
+
+from enum import StrEnum
+
+from cheops.engine import drift
+from cheops.engine.admission import waiting_for_refused
+from cheops.engine.events import Effects
+from cheops.engine.replica import Replica
+from cheops.log.causality import Vector, contains, covers
+from cheops.log.operation import OpId, Status
+
+
+class State(StrEnum):
+    CONVERGED = "converged"  # every site has reported that it has applied everything, and the same
+    CONVERGING = "converging"  # something is on its way
+    DIVERGED = "diverged"  # replicas differ until the operator or the type fixes that
+    ORDER_NOT_ENFORCED = "order-not-enforced"  # likewise, because operations ran here out of order
+    UNKNOWN = "unknown"  # nothing is known to be wrong or missing, but not every site has reported
+
+
+TROUBLED = (State.DIVERGED, State.ORDER_NOT_ENFORCED)
+
+
+# -- saving it -----------------------------------------------------------------------------------------
+
+
+def save(replica: Replica, out: Effects, *, unsynced: bool, parked: bool) -> None:
+    """At the end of a step. `parked`: nothing more happens until another site is up, so `converged` cannot wait."""
+    state = counted_state(replica)
+    if state == State.CONVERGED and not parked and replica.state not in {State.CONVERGED, *TROUBLED}:
+        state = replica.state or State.UNKNOWN  # until it is at rest
+    replica.save_state(out, state, unsynced=unsynced or replica.is_saved_unsynced)
+
+
+def save_at_rest(replica: Replica, out: Effects) -> None:
+    replica.save_state(out, counted_state(replica), unsynced=False)
+
+
+# -- computing it --------------------------------------------------------------------------------------
+
+
+def counted_state(replica: Replica) -> str:
+    """The state that this site counts the resource in; empty if it has no such resource, or has left it."""
+    history = replica.history
+    if not (history.ops or history.site_list or replica.drafts) or (history.site_list and not replica.is_involved):
+        return ""
+    state = state_of(replica)
+    was_converged = replica.state in {"", State.CONVERGED}
+    return replica.state if state is State.UNKNOWN and not was_converged else state
+
+
+def state_of(replica: Replica, *, with_drift: bool = True) -> State:
+    """What is known now. Every step ends with this, so it must not look at all operations."""
+    if _is_diverged(replica, with_drift=with_drift):
+        return State.DIVERGED
+    if replica.applied.order_not_enforced:
+        return State.ORDER_NOT_ENFORCED
+    if replica.drafts:
+        return State.CONVERGING
+    sites = counted_sites(replica)
+    others = [replica.peer(site) for site in sites if site != replica.site]
+    settled = [peer.settled for peer in others if not peer.is_unknown]
+    if replica.site in sites:
+        settled.append(replica.applied.settled)
+    if not sites or any(_is_pending(replica, vector) for vector in settled):
+        return State.CONVERGING
+    if any(peer.is_unknown for peer in others):
+        return State.UNKNOWN
+    return _compared(replica, {peer.digest for peer in others}, is_here=replica.site in sites)
+
+
+def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
+    # Each begins with a look at what is mostly empty.
+    if with_drift and replica.drifts and drift.found(replica):
+        return True
+    if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
+        return True
+    if replica.inbox.refused and waiting_for_refused(replica):
+        return True
+    differing = [site for site, peer in replica.peers.items() if peer.differs]
+    return bool(differing) and not set(replica.targets()).isdisjoint(differing)
+
+
+def _compared(replica: Replica, others: set[str], *, is_here: bool) -> State:
+    """The state of a resource of which no operation is pending. `others`: the digests of the other sites."""
+    if not others:  # no digest, which hashes every new operation: a resource at one site has nothing to compare
+        return State.CONVERGED if replica.applied.is_settled else State.CONVERGING
+    digests = others | {replica.applied.digest()} if is_here else others
+    if "" in digests or (len(digests) > 1 and not replica.is_synced):
+        return State.CONVERGING
+    return State.DIVERGED if len(digests) > 1 else State.CONVERGED
+
+
+def counted_sites(replica: Replica) -> tuple[str, ...]:
+    """Until its first operation has a verdict, a resource has no list of sites. If that operation is UNKNOWN, it is so
+    at this site."""
+    return replica.sites or ((replica.site,) if replica.applied.unknown else ())
+
+
+def troubles(replica: Replica, site: str) -> list[tuple[OpId, Status]]:
+    """Operations to which a site last replied KO or UNKNOWN, unless they have no effect any more."""
+    return [
+        (id_, reply.status)
+        for (id_, replier), reply in replica.replies.troubles().items()
+        if replier == site and id_ not in replica.history.fates and not _is_forgotten(replica, id_)
+    ]
+
+
+def _is_forgotten(replica: Replica, id_: OpId) -> bool:
+    """Whether an operation was forgotten because it has no effect. A reply to it may be kept longer: for a site that
+    lacks it, or because it came late."""
+    return contains(replica.history.known, id_) and id_ not in replica.history.ops
+
+
+def _is_pending(replica: Replica, settled: Vector) -> bool:
+    """Whether a site that has settled this is not known to have settled everything."""
+    if covers(settled, replica.history.known):
+        return False
+    return any(not contains(settled, op.id) for op in reversed(replica.history.ops.values()))  # mostly the newest
