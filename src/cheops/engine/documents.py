@@ -113,8 +113,31 @@ class Drift(Struct, frozen=True, array_like=True):
     known: Vector  # the operations at that time
 
 
+class PeerRecord(Struct, frozen=True, omit_defaults=True):
+    """What another site had of a resource when it last reported. All of it only grows as long as its store lives."""
+
+    incarnation: OptionalName  # of its store; empty: it has not reported, and had nothing when the resource was made
+    heard_ms: Number | None = None  # when it last reported
+    is_level: bool = False  # it had exactly what `Progress` says; otherwise the following counts
+    known: Vector = field(default_factory=dict)
+    known_replies: Vector = field(default_factory=dict)
+    settled: Vector = field(default_factory=dict)
+    digest: OptionalName = ""
+    busy: bool = False
+    differs: bool = False
+
+
+class Progress(Struct, frozen=True, omit_defaults=True):
+    """What the other sites have of a resource. Usually all have the same, so that is written once."""
+
+    known: Vector
+    known_replies: Vector
+    digest: OptionalName
+    peers: Mapping[Name, PeerRecord]
+
+
 class Ledger(DocumentBase, frozen=True, tag="ledger"):
-    """What a site remembers of a resource when the documents themselves are forgotten."""
+    """What a site remembers of a resource when the documents themselves are forgotten; and what it knows of others."""
 
     resource: Name
     unsynced: bool = False  # some site involved is not known to have all of it: a restart loads the resource
@@ -128,6 +151,7 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     contents: Contents = field(default_factory=dict)  # of everything up to `floor`
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
     drifts: Annotated[tuple[Drift, ...], Meta(max_length=MAX_SITES)] = ()
+    progress: Progress | None = None
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):
