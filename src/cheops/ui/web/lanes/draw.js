@@ -116,13 +116,14 @@ function tracksOf(answer) {
 
 function heads(answer, width) {
   const names = answer.lanes.map((lane) => {
-    const label = lane.here ? "this site" : lane.reachable ? asOf(lane.as_of_s) : `unreachable, ${asOf(lane.as_of_s)}`;
+    const report = lane.as_of_s === null ? "no report" : asOf(lane.as_of_s);
+    const label = lane.here ? "this site" : lane.reachable ? report : `unreachable, ${report}`;
     return h(
       "div",
       { class: `lane-name${lane.reachable ? "" : " off"}`, vars: { width: `${width}px` }, title: `${lane.site}: ${label}`, "data-lane": lane.site },
       h("b", {}, h("bdi", {}, lane.site)),
       h("span", {}, lane.here ? "this site" : lane.reachable ? "reachable" : "unreachable"),
-      h("span", {}, lane.pending ? plural(lane.pending, "missing", "missing") : "up to date"),
+      h("span", {}, lane.pending === null ? "not known" : lane.pending ? plural(lane.pending, "missing", "missing") : "up to date"),
     );
   });
   const count = answer.operations.filter((op) => op.kind !== "seal").length;
