@@ -114,21 +114,23 @@ class Drift(Struct, frozen=True, array_like=True):
 
 
 class PeerRecord(Struct, frozen=True, omit_defaults=True):
-    """What another site had of a resource when it last reported. All of it only grows as long as its store lives."""
+    """What another site had of a resource when it last reported. All of it only grows as long as its store lives.
 
-    incarnation: OptionalName  # of its store; empty: it has not reported, and had nothing when the resource was made
+    Vectors hold only what differs from those of `Progress`; nothing, if the site was up to date.
+    """
+
+    incarnation: Name  # of its store
     heard_ms: Number | None = None  # when it last reported
-    is_level: bool = False  # it had exactly what `Progress` says; otherwise the following counts
     known: Vector = field(default_factory=dict)
     known_replies: Vector = field(default_factory=dict)
     settled: Vector = field(default_factory=dict)
-    digest: OptionalName = ""
+    digest: OptionalName | None = None  # None: that of `Progress`
     busy: bool = False
     differs: bool = False
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
-    """What the other sites have of a resource. Usually all have the same, so that is written once."""
+    """What the other sites have of a resource, beside what this site had when it saved that."""
 
     known: Vector
     known_replies: Vector

@@ -17,6 +17,9 @@ from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
 from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, seal_hash
 
+# Entries in the vectors of all peers that are saved. A document has a maximal size, and a hostile site may name any
+# number of origins. What is not saved is not known after the resource was unloaded, and is asked for again.
+_MOST_DIFFERENCES = 5_000
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
 
@@ -124,29 +127,26 @@ class PeerProgress:
     # -- in the ledger -------------------------------------------------------------------------------------
 
     def record(self, known: Vector, known_replies: Vector, digest: str) -> PeerRecord:
-        """What is saved of the peer; in short, if it has exactly this, and has settled it."""
-        is_level = (self.known, self.settled, self.known_replies) == (known, known, known_replies)
-        if is_level and self.digest == digest and not self.busy and not self.differs:
-            return PeerRecord(self.incarnation, self.last_contact_ms, is_level=True)
+        """What is saved of the peer, beside these of the own site."""
         return PeerRecord(
             self.incarnation,
             self.last_contact_ms,
-            known=self.known,
-            known_replies=self.known_replies,
-            settled=self.settled,
-            digest=self.digest,
+            known=_difference(self.known, known),
+            known_replies=_difference(self.known_replies, known_replies),
+            settled=_difference(self.settled, known),
+            digest=None if self.digest == digest else self.digest,
             busy=self.busy,
             differs=self.differs,
         )
 
     def restore(self, record: PeerRecord, saved: Progress) -> None:
-        """Take over what was saved. Whether the peer must be asked first, the caller says (`skip_question`)."""
+        """Take over what was saved. Whether the peer must be asked first is decided by `skip_question`."""
         self.incarnation, self.last_contact_ms, self.reported = record.incarnation, record.heard_ms, True
+        self.known = _changed(saved.known, record.known)
+        self.known_replies = _changed(saved.known_replies, record.known_replies)
+        self.settled = _changed(saved.known, record.settled)
+        self.digest = saved.digest if record.digest is None else record.digest
         self.busy, self.differs = record.busy, record.differs
-        self.known = dict(saved.known if record.is_level else record.known)
-        self.settled = dict(saved.known if record.is_level else record.settled)
-        self.known_replies = dict(saved.known_replies if record.is_level else record.known_replies)
-        self.digest = saved.digest if record.is_level else record.digest
 
     def skip_question(self, known: Vector, known_replies: Vector) -> None:
         """Without a report since the resource was loaded: if the peer has all of this, there is nothing to ask."""
@@ -156,13 +156,29 @@ class PeerProgress:
 def progress_of(
     peers: Mapping[str, PeerProgress], known: Vector, known_replies: Vector, digest: str
 ) -> Progress | None:
-    """What is saved of all peers; None if none has reported. The vectors and the digest are those of this site."""
-    records = {name: peers[name].record(known, known_replies, digest) for name in sorted(peers) if peers[name].reported}
-    if not records:
-        return None
-    if not any(record.is_level for record in records.values()):
-        return Progress(NOTHING, NOTHING, "", records)
-    return Progress(dict(known), dict(known_replies), digest, records)
+    """What is saved of these peers; None if none has reported. The vectors and the digest are those of the own site.
+
+    Without those that are only known to have had nothing when the resource was made: after a crash, nobody can tell
+    whether they have reported since.
+    """
+    records: dict[str, PeerRecord] = {}
+    left = _MOST_DIFFERENCES
+    for name in sorted(name for name, peer in peers.items() if peer.incarnation):
+        record = peers[name].record(known, known_replies, digest)
+        size = len(record.known) + len(record.known_replies) + len(record.settled)
+        if size <= left:
+            left -= size
+            records[name] = record
+    return Progress(dict(known), dict(known_replies), digest, records) if records else None
+
+
+def _difference(one: Vector, other: Vector) -> dict[Origin, int]:
+    """The entries of a vector that another one has not, or has differently."""
+    return {origin: one.get(origin, 0) for origin in {**other, **one} if one.get(origin, 0) != other.get(origin, 0)}
+
+
+def _changed(vector: Vector, difference: Vector) -> dict[Origin, int]:
+    return {origin: number for origin, number in {**vector, **difference}.items() if number}
 
 
 def says_the_same(one: Progress | None, other: Progress | None) -> bool:

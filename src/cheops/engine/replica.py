@@ -276,7 +276,7 @@ class Replica:
         if saved is None:
             return
         for site, record in saved.peers.items():
-            if record.incarnation in ("", self.met.get(site, record.incarnation)):
+            if record.incarnation == self.met.get(site, record.incarnation):
                 self.peer(site).restore(record, saved)
                 if not self.proofs:  # otherwise contents must be compared, which only a new report allows
                     self.peer(site).skip_question(self.history.known, self.replies.known)
@@ -321,7 +321,9 @@ class Replica:
             self.save_ledger(out)
 
     def _progress(self) -> Progress | None:
-        return progress_of(self.peers, self.history.known, self.replies.known, self.applied.digest())
+        # Only of sites that were ever on the list: any site may send a message.
+        peers = {site: peer for site, peer in self.peers.items() if site in self.history.ever_listed}
+        return progress_of(peers, self.history.known, self.replies.known, self.applied.digest())
 
     def save_changes(self, out: Effects) -> None:
         """Save the ledger if something changed in this step that must outlive a crash."""
