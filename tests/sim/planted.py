@@ -18,6 +18,7 @@ from cheops.engine import (
 )
 from cheops.engine.documents import Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
+from cheops.engine.evidence import Evidence, Presence
 from cheops.engine.matrices import Matrices
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
@@ -416,6 +417,31 @@ def _checkpoints_beyond_their_seal() -> AbstractContextManager[object]:
     return patch.object(retention, "sealed_by", sealed)
 
 
+# -- what the status says --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _silence_means_lacking() -> Iterator[None]:
+    """What peers have is forgotten when a resource leaves memory; what is not known of them counts as missing."""
+    with (
+        patch.object(Replica, "_progress", lambda _self: None),
+        patch.object(Evidence, "_absence", lambda _self, _op: Presence.LACKS),
+    ):
+        yield
+
+
+def _reports_of_lost_stores() -> AbstractContextManager[object]:
+    """The saved report of a peer counts although its store was replaced since."""
+    true = Replica._load_peers
+
+    def trusting(self: Replica) -> None:
+        met, self.met = self.met, {}
+        true(self)
+        self.met = met
+
+    return patch.object(Replica, "_load_peers", trusting)
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -464,6 +490,7 @@ BUGS = {
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 45, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
     "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "moving", 40083, 5),
+    "silence means lacking": Planted(_silence_means_lacking, "hostile", 0, 3),
     "a POST is a resource of its own": Planted(planted_http.posts_are_resources, "http", 1, 3),
     "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
     "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 8, 3),
