@@ -208,8 +208,7 @@ class Site:
         self._fresh[replica.resource] = self._now_ms
 
     def _unload_idle(self, out: Effects) -> None:
-        """Unload resources without recent events. Parked ones stay while there are few of them, because they are wanted
-        again when the site that they wait for is up."""
+        """Unload resources without recent events. Parked ones stay while there are few: they will be wanted again."""
         for replica, touched_ms in self._pop_quiet(_REST_MS, self._fresh):
             if self._is_in_use(replica):
                 self._touch(replica)
