@@ -233,6 +233,7 @@ def _checks(agent: Agent) -> None:
     status, headers, body = raw(agent, "GET", "/metrics")
     assert (status, headers["content-type"].split(";")[0]) == (200, "text/plain")
     assert b'cheops_site_up{peer="site2"} 1\n' in body
+    assert b'cheops_site_pending{peer="site2"} ' in body
     assert refused(agent.call, GET_SITE, "site3").http_status == 404
 
 

@@ -112,7 +112,7 @@ def _while_cut_off(sites: Sites) -> None:
     assert (status.sites[1].reachable, status.sites[1].pending) == (False, 1)
     assert status.sites[1].as_of_s is not None
     text = text_of(here.explain("late"))
-    assert "site2 is unreachable; when last seen it still had to process site1:2 (as of" in text
+    assert "site2 is unreachable; by its last report it still had to process site1:2 (as of" in text
     assert "Unreachable sites catch up automatically" in text
 
 

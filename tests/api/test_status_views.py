@@ -68,7 +68,7 @@ def test_cut_off() -> None:
     lab.run()
     lab.partition("a", "b")
     lab.now_ms += 12_000
-    assert status(lab, "a").sentence == "b is unreachable (last seen 22 s ago); no operation was pending"
+    assert status(lab, "a").sentence == "b is unreachable (last report 22 s ago); no operation was pending"
     lab.submit("a", "n", "inc 1")
     lab.run()
     found = status(lab, "a")
@@ -76,7 +76,7 @@ def test_cut_off() -> None:
     assert found.sites[1].as_of_s is not None
     assert found.sites[1].as_of_s >= 12
     text = text_of(explain(lab, "a"))
-    assert "b is unreachable; when last seen it still had to process a:2 (as of" in text
+    assert "b is unreachable; by its last report it still had to process a:2 (as of" in text
     assert "Unreachable sites catch up automatically" in explain(lab, "a").conclusion
 
 

@@ -237,6 +237,11 @@ def test_the_exit_code_of_the_status_of_a_site(health: SiteHealth, code: int) ->
     assert health_exit_code(health) == code
 
 
+def test_status_has_no_number_for_what_is_not_known() -> None:
+    out = drawn(draw_status, resource_status("UNREACHABLE", site_status("site3", as_of_s=None, pending=None)))
+    assert out[3].split() == ["site3", "yes", "never", "not", "known", "-", "-"]
+
+
 def test_resolve_lists_what_is_open_with_the_command_that_closes_it() -> None:
     unknown = resource_status("DIVERGED", site_status("site1", unknown=FAILED), site_status("site2"))
     assert "cheops resolve n --site site1 --op site1:3 --happened yes|no" in drawn(draw_open, unknown)[1]

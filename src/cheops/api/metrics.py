@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
+from cheops.engine.evidence import pending_at
 from cheops.engine.health import State
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
@@ -77,6 +78,13 @@ def _peers(node: Node) -> Iterator[Iterable[str]]:
         "gauge",
         "The round-trip time to a site.",
         [({"peer": p.name}, p.distance.rtt_ms / 1000) for p in peers if p.distance],
+    )
+    pending = pending_at(node.pump.site.replicas.values())
+    yield _family(
+        "cheops_site_pending",
+        "gauge",
+        "Operations in memory here that a site had not settled when it last reported. No value: not known.",
+        [({"peer": p.name}, n) for p in peers if (n := pending.get(p.name, 0)) is not None],
     )
     yield _family(
         "cheops_site_clock_offset_seconds",

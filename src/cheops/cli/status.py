@@ -198,7 +198,8 @@ def draw_site_states(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: boo
     rows = table("SITE", "REACHABLE", "AS OF", "PENDING", "FAILED", "UNKNOWN", *(["DIGEST"] if wide else []))
     for site in sites:
         reachable = Text("yes", style="green") if site.reachable else Text("no", style="red")
-        counts = (str(site.pending), _names(site.failed), _names(site.unknown))
+        pending = "not known" if site.pending is None else str(site.pending)
+        counts = (pending, _names(site.failed), _names(site.unknown))
         digest = [site.digest or "-"] if wide else []
         rows.add_row(site.site, reachable, age(site.as_of_s), *counts, *digest)
     print_table(out, rows)

@@ -113,8 +113,33 @@ class Drift(Struct, frozen=True, array_like=True):
     known: Vector  # the operations at that time
 
 
+class PeerRecord(Struct, frozen=True, omit_defaults=True):
+    """What another site had of a resource when it last reported. All of it only grows as long as its store lives.
+
+    Vectors hold only what differs from those of `Progress`; nothing, if the site was up to date.
+    """
+
+    incarnation: Name  # of its store
+    heard_ms: Number | None = None  # when it last reported
+    known: Vector = field(default_factory=dict)
+    known_replies: Vector = field(default_factory=dict)
+    settled: Vector = field(default_factory=dict)
+    digest: OptionalName | None = None  # None: that of `Progress`
+    busy: bool = False
+    differs: bool = False
+
+
+class Progress(Struct, frozen=True, omit_defaults=True):
+    """What the other sites have of a resource, beside what this site had when it saved that."""
+
+    known: Vector
+    known_replies: Vector
+    digest: OptionalName
+    peers: Mapping[Name, PeerRecord]
+
+
 class Ledger(DocumentBase, frozen=True, tag="ledger"):
-    """What a site remembers of a resource when the documents themselves are forgotten."""
+    """What a site remembers of a resource when the documents themselves are forgotten; and what it knows of others."""
 
     resource: Name
     unsynced: bool = False  # some site involved is not known to have all of it: a restart loads the resource
@@ -129,6 +154,7 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
     drifts: Annotated[tuple[Drift, ...], Meta(max_length=MAX_SITES)] = ()
     state: str = ""  # a status.State, which the store counts; empty: this site has no such resource, or never looked
+    progress: Progress | None = None
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):

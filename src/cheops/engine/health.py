@@ -7,9 +7,8 @@ which, without loading any, also right after a restart. It does not depend on wh
 A state is saved together with what has changed it, with one exception: `converged` may wait until the resource is at
 rest, because the ledger is written then anyway. Until then the store says `converging`.
 
-What is not known is never counted as converged. After a load this site does not know what its peers have until they
-report. A resource that was converged is `unknown` until then; one that was anything else stays what it was, because
-nobody has reported that this is over.
+What is not known (see `evidence`) is never counted as converged. A resource that was converged is `unknown` until its
+sites have reported; one that was anything else stays what it was, because nobody has reported that this is over.
 """
 
 from enum import StrEnum
@@ -17,8 +16,9 @@ from enum import StrEnum
 from cheops.engine import drift
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
+from cheops.engine.evidence import evidence_of
 from cheops.engine.replica import Replica
-from cheops.log.causality import Vector, contains, covers
+from cheops.log.causality import contains
 from cheops.log.operation import OpId, Status
 
 
@@ -46,6 +46,7 @@ def save(replica: Replica, out: Effects, *, unsynced: bool, parked: bool) -> Non
 
 def save_at_rest(replica: Replica, out: Effects) -> None:
     replica.save_state(out, counted_state(replica), unsynced=False)
+    replica.save_progress(out)
 
 
 # -- computing it --------------------------------------------------------------------------------------
@@ -70,13 +71,12 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
     if replica.drafts:
         return State.CONVERGING
     sites = counted_sites(replica)
-    others = [replica.peer(site) for site in sites if site != replica.site]
-    settled = [peer.settled for peer in others if not peer.is_unknown]
-    if replica.site in sites:
-        settled.append(replica.applied.settled)
-    if not sites or any(_is_pending(replica, vector) for vector in settled):
+    found = [evidence_of(replica, site) for site in sites]
+    pending = [one.is_pending() for one in found]
+    if not sites or True in pending:
         return State.CONVERGING
-    if any(peer.is_unknown for peer in others):
+    others = [replica.peer(site) for site in sites if site != replica.site]
+    if None in pending or any(one.is_relayed for one in found) or any(peer.is_unknown for peer in others):
         return State.UNKNOWN
     return _compared(replica, {peer.digest for peer in others}, is_here=replica.site in sites)
 
@@ -122,10 +122,3 @@ def _is_forgotten(replica: Replica, id_: OpId) -> bool:
     """Whether an operation was forgotten because it has no effect. A reply to it may be kept longer: for a site that
     lacks it, or because it came late."""
     return contains(replica.history.known, id_) and id_ not in replica.history.ops
-
-
-def _is_pending(replica: Replica, settled: Vector) -> bool:
-    """Whether a site that has settled this is not known to have settled everything."""
-    if covers(settled, replica.history.known):
-        return False
-    return any(not contains(settled, op.id) for op in reversed(replica.history.ops.values()))  # mostly the newest

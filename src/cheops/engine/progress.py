@@ -1,18 +1,25 @@
 """The state of a resource that concerns other sites: what each has, what has arrived and waits, what is to be sent.
 
-None of it is durable. After a restart a site asks its peers what they have, and lost messages are sent again.
+What the peers have is saved with the ledger, when the resource goes to rest and whenever the ledger is written. A crash
+may lose what was heard since, and nothing else: an older report is still true, as of its time. The rest is not durable:
+lost messages are sent again.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from cheops.bounded import BoundedMap
-from cheops.engine.documents import Message
+from cheops.engine.documents import Message, PeerRecord, Progress
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
 from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, seal_hash
 
+# Entries in the vectors of all peers that are saved. A document has a maximal size, and a hostile site may name any
+# number of origins. What is not saved is not known after the resource was unloaded, and is asked for again.
+_MOST_DIFFERENCES = 5_000
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
 
@@ -36,6 +43,7 @@ class PeerProgress:
         "recheck",
         "rechecked",
         "refused",
+        "reported",
         "resend",
         "settled",
         "unfinished",
@@ -43,7 +51,8 @@ class PeerProgress:
 
     def __init__(self, limits: Limits) -> None:
         self.incarnation = ""  # of the store that the rest is about; empty before the first message
-        self.is_unknown = True  # what it has is not known: ask first, rather than send everything
+        self.is_unknown = True  # what it has now is not known: ask first, rather than send everything
+        self.reported = False  # what follows is what it had at its last report, not merely empty
         self.known: dict[Origin, int] = {}  # operations that it has
         self.known_replies: dict[Origin, int] = {}  # replies that it has
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
@@ -90,7 +99,7 @@ class PeerProgress:
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
         # A peer that refuses what it got must not be sent the same batch again at once, and again.
         expects_more = self.is_unknown or (self.unfinished and has_more)
-        self.is_unknown = False
+        self.is_unknown, self.reported = False, True
         self.known = joined(self.known, message.known)
         self.known_replies = joined(self.known_replies, message.known_replies)
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
@@ -105,7 +114,7 @@ class PeerProgress:
 
     def mark_empty(self) -> None:
         """The resource is new: the peer cannot have anything of it, so there is no need to ask."""
-        self.is_unknown = False
+        self.is_unknown, self.reported = False, True
 
     def note_batch(self, *, unfinished: bool) -> None:
         self.unfinished = unfinished
@@ -114,6 +123,73 @@ class PeerProgress:
         """The peer has come up: messages sent before that are lost, so do not wait for an acknowledgement."""
         self.resend.reset_delay()
         self.resend.expire()
+
+    # -- in the ledger -------------------------------------------------------------------------------------
+
+    def record(self, known: Vector, known_replies: Vector, digest: str) -> PeerRecord:
+        """What is saved of the peer, beside these of the own site."""
+        return PeerRecord(
+            self.incarnation,
+            self.last_contact_ms,
+            known=_difference(self.known, known),
+            known_replies=_difference(self.known_replies, known_replies),
+            settled=_difference(self.settled, known),
+            digest=None if self.digest == digest else self.digest,
+            busy=self.busy,
+            differs=self.differs,
+        )
+
+    def restore(self, record: PeerRecord, saved: Progress) -> None:
+        """Take over what was saved. Whether the peer must be asked first is decided by `skip_question`."""
+        self.incarnation, self.last_contact_ms, self.reported = record.incarnation, record.heard_ms, True
+        self.known = _changed(saved.known, record.known)
+        self.known_replies = _changed(saved.known_replies, record.known_replies)
+        self.settled = _changed(saved.known, record.settled)
+        self.digest = saved.digest if record.digest is None else record.digest
+        self.busy, self.differs = record.busy, record.differs
+
+    def skip_question(self, known: Vector, known_replies: Vector) -> None:
+        """Without a report since the resource was loaded: if the peer has all of this, there is nothing to ask."""
+        self.is_unknown = not (covers(self.known, known) and covers(self.known_replies, known_replies))
+
+
+def progress_of(
+    peers: Mapping[str, PeerProgress], known: Vector, known_replies: Vector, digest: str
+) -> Progress | None:
+    """What is saved of these peers; None if none has reported. The vectors and the digest are those of the own site.
+
+    Without those that are only known to have had nothing when the resource was made: after a crash, nobody can tell
+    whether they have reported since.
+    """
+    records: dict[str, PeerRecord] = {}
+    left = _MOST_DIFFERENCES
+    for name in sorted(name for name, peer in peers.items() if peer.incarnation):
+        record = peers[name].record(known, known_replies, digest)
+        size = len(record.known) + len(record.known_replies) + len(record.settled)
+        if size <= left:
+            left -= size
+            records[name] = record
+    return Progress(dict(known), dict(known_replies), digest, records) if records else None
+
+
+def _difference(one: Vector, other: Vector) -> dict[Origin, int]:
+    """The entries of a vector that another one has not, or has differently."""
+    return {origin: one.get(origin, 0) for origin in {**other, **one} if one.get(origin, 0) != other.get(origin, 0)}
+
+
+def _changed(vector: Vector, difference: Vector) -> dict[Origin, int]:
+    return {origin: number for origin, number in {**vector, **difference}.items() if number}
+
+
+def says_the_same(one: Progress | None, other: Progress | None) -> bool:
+    """Whether two differ at most in when the peers reported."""
+    return _without_times(one) == _without_times(other)
+
+
+def _without_times(progress: Progress | None) -> Progress | None:
+    if progress is None:
+        return None
+    return replace(progress, peers={name: replace(one, heard_ms=None) for name, one in progress.peers.items()})
 
 
 class SealRequest:

@@ -13,18 +13,22 @@
     clients   clients that wait for replies                                    replies.py
 
 History, applied state, drafts, replies and the last statement of this site are durable: `load` rebuilds them from
-documents. The others are empty after a restart; peers are asked again, and clients ask again.
+documents. What peers have is as of when the ledger was last saved; a peer that may be missing something is asked again.
+The others are empty after a restart, and clients ask again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
+from types import MappingProxyType
 
 from cheops.engine.documents import (
     Document,
     Drift,
     Ledger,
+    Message,
+    Progress,
     Proof,
     Started,
     epoch_records,
@@ -35,7 +39,7 @@ from cheops.engine.documents import (
     written,
 )
 from cheops.engine.events import Effects
-from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest
+from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest, progress_of, says_the_same
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
@@ -46,6 +50,7 @@ from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, cont
 from cheops.log.policy import Policy
 
 PolicyOf = Callable[[str], Policy | None]
+NO_ONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Replica:
@@ -58,14 +63,14 @@ class Replica:
         *,
         policy_of: PolicyOf = lambda _type: None,
         gone: AbstractSet[str] = frozenset(),
-        met: Container[str] = frozenset(),
+        met: Mapping[str, str] = NO_ONE,
     ) -> None:
         self.resource = resource
         self.origin = origin
         self.limits = limits
         self.policy_of = policy_of
         self.gone = gone  # sites that were removed for good; the Site's own set, shared by all its replicas
-        self.met = met  # sites that this one has ever met in the mesh; likewise shared
+        self.met = met  # sites that this one has ever met in the mesh, with their last incarnation; likewise shared
         self.type = ResourceType()  # as this site configures it; known with the first operation
         self.history = History(find_matrix)
         self.applied = AppliedState(self.history)
@@ -85,9 +90,10 @@ class Replica:
         self.dropped_proofs: Counter[str] = Counter()  # beyond that bound, since the resource was loaded
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
-        self.state = ""  # a status.State, see there
+        self.state = ""  # a health.State, see there
         self._saved_rejections = 0
         self._saved_dirty: tuple[str, ...] = ()
+        self._saved_progress: Progress | None = None
 
     # -- lookups -------------------------------------------------------------------------------------------
 
@@ -203,6 +209,11 @@ class Replica:
         out.drop(reply_key(self.resource, old.origin, old.n) for old in stale)
         out.documents[key_of(reply)] = reply
 
+    def take_report(self, peer: str, message: Message, now_ms: int) -> None:
+        """Update what a peer has from a message of it."""
+        self.forget_incarnation(peer, message.incarnation)
+        self.peer(peer).observe(message, now_ms)
+
     def forget_incarnation(self, peer: str, incarnation: str) -> None:
         """A peer is up with this incarnation of its store: what an earlier one had may be lost."""
         if peer in self.peers and self.peers[peer].incarnation not in {"", incarnation}:
@@ -238,6 +249,7 @@ class Replica:
         self.statement = next((d for d in documents if isinstance(d, Statement)), None)
         for proof in (d for d in documents if isinstance(d, Proof)):
             self.keep_proof(proof)
+        self._load_peers()
         return started
 
     def _load_ledger(self, ledger: Ledger, ops: list[Operation]) -> None:
@@ -257,9 +269,22 @@ class Replica:
         self.drifts = {one.by: one for one in ledger.drifts}
         self._saved_rejections = len(ledger.rejected_matrices)
         self._saved_dirty = ledger.dirty
+        self._saved_progress = ledger.progress
+
+    def _load_peers(self) -> None:
+        """Restore what the peers have. A report of a store that was replaced since says nothing about the new one."""
+        saved = self._saved_progress
+        if saved is None:
+            return
+        for site, record in saved.peers.items():
+            if record.incarnation == self.met.get(site, record.incarnation):
+                self.peer(site).restore(record, saved)
+                if not self.proofs:  # otherwise contents must be compared, which only a new report allows
+                    self.peer(site).skip_question(self.history.known, self.replies.known)
 
     def save_ledger(self, out: Effects) -> None:
         self._saved_rejections, self._saved_dirty = len(self.history.rejected_matrices), self.applied.dirty
+        self._saved_progress = self._progress()
         ledger = Ledger(
             self.resource,
             unsynced=self.is_saved_unsynced,
@@ -274,6 +299,7 @@ class Replica:
             dirty=self.applied.dirty,
             drifts=tuple(self.drifts.values()),
             state=self.state,
+            progress=self._saved_progress,
         )
         out.documents[key_of(ledger)] = ledger
 
@@ -282,6 +308,17 @@ class Replica:
         if (self.is_saved_unsynced, self.state) != (unsynced, state):
             self.is_saved_unsynced, self.state = unsynced, state
             self.save_ledger(out)
+
+    def save_progress(self, out: Effects) -> None:
+        """Save what the peers have, if that says more than the ledger; before the resource leaves memory."""
+        # Not for a later time alone: that would be a write for each look at a resource that does not change.
+        if not says_the_same(self._progress(), self._saved_progress):
+            self.save_ledger(out)
+
+    def _progress(self) -> Progress | None:
+        # Only of sites that were ever on the list: any site may send a message.
+        peers = {site: peer for site, peer in self.peers.items() if site in self.history.ever_listed}
+        return progress_of(peers, self.history.known, self.replies.known, self.applied.digest())
 
     def save_changes(self, out: Effects) -> None:
         """Save the ledger if something changed in this step that must outlive a crash."""

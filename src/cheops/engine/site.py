@@ -208,12 +208,12 @@ class Site:
         self._fresh[replica.resource] = self._now_ms
 
     def _unload_idle(self, out: Effects) -> None:
-        """Unload resources without recent events. Parked ones stay while there are few of them, because what is known
-        about the site they wait for is lost with them."""
+        """Unload resources without recent events. Parked ones stay while there are few: they will be wanted again."""
         for replica, touched_ms in self._pop_quiet(_REST_MS, self._fresh):
             if self._is_in_use(replica):
                 self._touch(replica)
             elif replica.resource in self._parked:
+                replica.save_progress(out)
                 del self.replicas[replica.resource]
             else:
                 self._resting[replica.resource] = touched_ms
@@ -462,7 +462,7 @@ class Site:
             self._save_clock(out)  # after a crash this site's stamps must still be later than those it has seen
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
         if self._seen.get(peer, message.incarnation) == message.incarnation:
-            replica.peer(peer).observe(message, self._now_ms)
+            replica.take_report(peer, message, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
         statements.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)

@@ -46,9 +46,10 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from cheops.engine import drift, health
+from cheops.engine.evidence import evidence_of
 from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
-from cheops.log.causality import Vector, contains, covers
+from cheops.log.causality import contains
 from cheops.log.operation import OpId, Status, Verdict
 
 
@@ -100,7 +101,7 @@ class Overall(StrEnum):
     CONVERGED = "CONVERGED"  # every site has applied everything, and the same
     CONVERGING = "CONVERGING"  # something is on its way
     DIVERGED = "DIVERGED"  # replicas differ until the operator or the type fixes that
-    UNREACHABLE = "UNREACHABLE"  # nothing is known to be wrong, but a site cannot be reached
+    UNREACHABLE = "UNREACHABLE"  # nothing is known to be wrong, but a site cannot be reached or does not report
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,12 @@ class SiteStatus:
     site: str
     reachable: bool
     last_contact_ms: int | None  # None: this site itself, or never
-    digest: str
-    pending: int  # operations that it is not known to have settled
+    digest: str  # as of its last report; empty while something is missing, or if it may have changed since
+    pending: int | None  # operations that it has not settled, as of its last report; None: not known
     failed: tuple[OpId, ...]
     unknown: tuple[OpId, ...]
     retry_reason: str = ""  # this site itself: why what is pending could not run yet
+    relayed: bool = False  # others have passed on what it did since its last report, which has not come here
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,12 @@ def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> Resour
     unreachable = tuple(site.site for site in sites if not site.reachable)
     state = health.state_of(replica, with_drift=with_drift)
     last_known = state is State.UNKNOWN and replica.state in TROUBLED
+    is_cut = bool(unreachable) or _is_out_of_touch(replica, sites)
     return ResourceStatus(
         replica.resource,
-        Overall.DIVERGED if last_known else _overall(state, unreachable),
+        Overall.DIVERGED
+        if last_known
+        else _overall(state, is_cut=is_cut),
         unreachable,
         replica.applied.order_not_enforced,
         sites,
@@ -145,28 +150,30 @@ def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> Resour
     )
 
 
-def _overall(state: State, unreachable: tuple[str, ...]) -> Overall:
+def _overall(state: State, *, is_cut: bool) -> Overall:
     if state in TROUBLED:
         return Overall.DIVERGED
-    if unreachable:
+    if is_cut:
         return Overall.UNREACHABLE
     return Overall.CONVERGED if state is State.CONVERGED else Overall.CONVERGING
+
+
+def _is_out_of_touch(replica: Replica, sites: tuple[SiteStatus, ...]) -> bool:
+    """Whether only sites that do not report here may be missing something: their messages do not arrive."""
+    others = [site for site in sites if not site.relayed]
+    return len(others) < len(sites) and all(site.pending == 0 for site in others) and not replica.drafts
 
 
 def _site(replica: Replica, site: str, up: set[str]) -> SiteStatus:
     troubles = health.troubles(replica, site)
     failed = tuple(id_ for id_, status in troubles if status is Status.KO)
     unknown = tuple(id_ for id_, status in troubles if status is Status.UNKNOWN)
+    evidence = evidence_of(replica, site)
+    pending = evidence.pending()
     if site == replica.site:
-        pending = _pending(replica, replica.applied.settled) + len(replica.drafts)
+        pending = (pending or 0) + len(replica.drafts)
         why = replica.slot.retry_reason if pending else ""
         return SiteStatus(site, True, None, replica.applied.digest(), pending, failed, unknown, why)
-    peer = replica.peer(site)
-    pending = _pending(replica, peer.settled)
-    return SiteStatus(site, site in up, peer.last_contact_ms, peer.digest, pending, failed, unknown)
-
-
-def _pending(replica: Replica, settled: Vector) -> int:
-    if covers(settled, replica.history.known):
-        return 0
-    return sum(not contains(settled, op.id) for op in replica.history.ops.values())
+    relayed = evidence.is_relayed
+    digest = replica.peers[site].digest if site in replica.peers and not relayed else ""
+    return SiteStatus(site, site in up, evidence.since_ms, digest, pending, failed, unknown, relayed=relayed)

@@ -91,7 +91,7 @@ def _replaces(entries: Iterable[Entry], names: set[str]) -> set[tuple[str, str]]
 
 def problems(world: World) -> list[str]:
     """All violations of an invariant; empty if there are none."""
-    violations: list[str] = []
+    violations = list(world.status_problems)
     for resource in sorted(world.decided):
         violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
     return violations

@@ -1,6 +1,7 @@
 """One simulated site: the production engine, a disk that loses unsynced writes, an application, a clock."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -84,9 +85,13 @@ class Node:
         durable = self.disk.durable.values()
         clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())
         matrices = tuple(d for d in durable if isinstance(d, Matrix))
-        peers = next((d.incarnations for d in durable if isinstance(d, Peers)), {})
         unsynced = sorted(d.resource for d in durable if isinstance(d, Ledger) and d.unsynced)
-        return Recovered(clock, matrices, tuple(unsynced), peers)
+        return Recovered(clock, matrices, tuple(unsynced), self._met)
+
+    @property
+    def _met(self) -> Mapping[str, str]:
+        """The last incarnation of each peer, as the disk has it."""
+        return next((d.incarnations for d in self.disk.durable.values() if isinstance(d, Peers)), {})
 
     def crash(self) -> None:
         self.disk.crash()
@@ -112,6 +117,7 @@ class Node:
             self.settings.limits,
             policy_of=self.settings.policy_of,
             gone=self.site.gone,
+            met=self._met,
         )
         replica.load(documents)
         replica.applied.settle()

@@ -8,6 +8,7 @@ from cheops.sim import agreement, heartbeats, http_agreement, invariants, mutato
 from cheops.sim.byzantine import ByzantineWorld
 from cheops.sim.http_clients import Clients
 from cheops.sim.http_world import HttpWorld
+from cheops.sim.status_checker import StatusChecker
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
 
@@ -30,6 +31,8 @@ def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE
     world = _kind_of(profile)(seed, names, profile)
     try:
         workload.schedule(world)
+        if type(world) is World:  # a hostile site may lie about itself, and HTTP has its own checks
+            StatusChecker(world, seed).start()
         if isinstance(world, HttpWorld):
             Clients(world).start()
         world.run_until(world.now_ms + profile.duration_ms)

@@ -76,6 +76,8 @@ class World:
         self.apps: dict[str, App] = {}
         self.cut: set[tuple[str, str]] = set()  # directed links that are down
         self.calm = False
+        self.status_problems: list[str] = []  # what a status said that was not true: see status_checker.py
+        self.after_arrival: Callable[[str, Send], None] = lambda _sender, _send: None
         self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
         settings = self.settings(profile)
@@ -303,6 +305,7 @@ class World:
         if not self.is_cut(sender, send.peer):
             self.recipients.setdefault(send.message.resource, set()).add(send.peer)
             self.deliver(send.peer, Received(sender, send.message))
+            self.after_arrival(sender, send)
 
     # -- the operator --------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -44,9 +43,8 @@ from cheops.api.permissions import check_site
 from cheops.api.request import ApiRequest, handles
 from cheops.api.server import short_socket_path
 from cheops.api.views.status import Work, site_view, sites_view
-from cheops.engine.replica import Replica
+from cheops.engine.evidence import pending_at
 from cheops.errors import CheopsError, ClientError
-from cheops.log.causality import contains, covers
 from cheops.node.node import Node
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.liveness import SiteState
@@ -243,26 +241,8 @@ _shared_counts: WeakKeyDictionary[Node, _SharedCount] = WeakKeyDictionary()
 
 async def _work_of_sites(node: Node) -> dict[str, Work]:
     shares = await _shared_counts.setdefault(node, _SharedCount()).get(node)
-    pending = _pending(node)
-    return {site: Work(shares.get(site, 0), pending[site]) for site in {*shares, *pending}}
-
-
-def _pending(node: Node) -> Counter[str]:
-    pending: Counter[str] = Counter()
-    for replica in node.pump.site.replicas.values():
-        if not replica.is_saved_unsynced:
-            continue  # all its sites have everything
-        pending[node.name] += len(replica.drafts)
-        for site in replica.targets():
-            pending[site] += _missing(replica, site)
-    return pending
-
-
-def _missing(replica: Replica, site: str) -> int:
-    settled = replica.peer(site).settled
-    if covers(settled, replica.history.known):  # the usual case, without a look at each operation
-        return 0
-    return sum(not contains(settled, id_) for id_ in replica.history.ops)
+    pending = pending_at(node.pump.site.replicas.values())
+    return {site: Work(shares.get(site, 0), pending.get(site, 0)) for site in {*shares, *pending}}
 
 
 # -- the demo ---------------------------------------------------------------------------------------------------

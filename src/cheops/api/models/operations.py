@@ -108,7 +108,7 @@ class ReplyView(Struct, frozen=True, kw_only=True):
     """The outcome of an operation at one site."""
 
     site: Annotated[str, doc("The site.", "site2")]
-    status: Annotated[Status, doc("The outcome, as far as this agent knows.", "OK")]
+    status: Annotated[Status, doc("The outcome; PENDING as long as no outcome is known to this agent.", "OK")]
     detail: Annotated[str, doc("Why it failed, or other details.", "")]
     output: Annotated[str, doc("What the command printed.", "42\n")]
     at: Annotated[str | None, doc("When it ran, by that site's clock.", "2026-11-16T01:41:31.885Z")]
@@ -160,8 +160,8 @@ class Mark(Struct, frozen=True, kw_only=True):
     """The state of one operation at one site."""
 
     operation: Annotated[str, doc("The operation.", "site1:3")]
-    knows: Annotated[bool, doc("Whether the site is known to have it.", True)]
-    status: Annotated[Status, doc("Its outcome there.", "OK")]
+    knows: Annotated[bool | None, doc("Whether the site had it when it last reported; null: not known.", True)]
+    status: Annotated[Status, doc("Its outcome there; PENDING as long as no outcome is known here.", "OK")]
 
 
 class Lane(Struct, frozen=True, kw_only=True):
@@ -191,9 +191,10 @@ class LogView(Struct, frozen=True, kw_only=True):
     ]
 
 
-# Of one operation at one site. `missing`: the site is not known to have it.
+# Of one operation at one site. `missing`: the site did not have it when it last reported. `not-known`: it has not
+# reported, or has gone on since without reporting here, so that nobody knows whether it has it.
 LaneState: TypeAlias = Literal[
-    "ok", "failed", "unknown", "running", "pending", "missing", "superseded", "void", "skipped"
+    "ok", "failed", "unknown", "running", "pending", "missing", "not-known", "superseded", "void", "skipped"
 ]
 
 
@@ -232,7 +233,10 @@ class SiteLane(Struct, frozen=True, kw_only=True):
     as_of_s: Annotated[
         float | None, doc("How many seconds ago the site last reported this resource; null: never.", 0.4)
     ]
-    pending: Annotated[int, doc("The number of operations that it is not known to have settled.", 0)]
+    pending: Annotated[
+        int | None,
+        doc("The number of operations that it had not settled when it last reported; null: not known.", 0),
+    ]
     failed: Annotated[int, doc("The number of operations that failed there but not at their origin.", 0)]
     unknown: Annotated[int, doc("The number of operations whose outcome there is unknown.", 0)]
     digest: Annotated[str, doc("The digest of what it applied; equal digests mean equal states.", "9b1f")]

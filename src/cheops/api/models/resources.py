@@ -64,12 +64,22 @@ class SiteStatus(Struct, frozen=True, kw_only=True):
             "The digest of what it applied; empty while something is missing. Equal digests mean equal states.", "9b1f"
         ),
     ]
-    pending: Annotated[int, doc("The number of operations that it is not known to have settled.", 0)]
+    pending: Annotated[
+        int | None,
+        doc("The number of operations that it had not settled when it last reported; null: not known.", 0),
+    ]
     failed: Annotated[tuple[Trouble, ...], doc("Operations that failed there but not at their origin.")]
     unknown: Annotated[tuple[Trouble, ...], doc("Operations whose outcome there is unknown.")]
     retry_reason: Annotated[
         str, doc("At the site that responds: why what is pending could not run yet; it is tried again.", "")
     ] = ""
+    relayed: Annotated[
+        bool,
+        doc(
+            "Whether it has done more than it has reported here: its replies came through other sites, and count.",
+            False,
+        ),
+    ] = False
 
 
 class ResourceStatus(Struct, frozen=True, kw_only=True):

@@ -72,8 +72,12 @@ class SiteView(Struct, frozen=True, kw_only=True):
     ] = None
     resources: Annotated[int, doc("The number of resources known here that list it, or once listed it.", 12)] = 0
     pending: Annotated[
-        int,
-        doc("The number of operations, of resources in memory here, that it is not known to have settled.", 0),
+        int | None,
+        doc(
+            "The number of operations, of resources in memory here, that it had not settled when it last reported; "
+            "null: not known of all of them.",
+            0,
+        ),
     ] = 0
 
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from cheops.api.models.operations import DryRun, WouldSupersede
 from cheops.api.views.operations import fate_of, sites_of
 from cheops.engine.events import Submitted
+from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
-from cheops.log.causality import contains, joined
+from cheops.log.causality import joined
 from cheops.log.contents import ContentSums
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
@@ -149,9 +150,10 @@ def _plan_at(replica: Replica, history: History, site: str) -> Plan:
     if site == replica.site:
         applied, failed = replica.applied.entries, replica.applied.failed
     else:
-        view = replica.peers.get(site)
-        settled = view.settled if view else {}
-        applied = [Applied(o.id, o.key) for o in replica.history.effective if contains(settled, o.id)]
+        evidence = evidence_of(replica, site)
+        # What is not known to be missing counts as applied: only what a site lacks would make it run more.
+        settled = (o for o in replica.history.effective if evidence.has_settled(o) is not Presence.LACKS)
+        applied = [Applied(o.id, o.key) for o in settled]
         failed = {}
     start = replica.type.reset is not None or replica.applied.base is not None
     return plan(applied, history.effective, history.matrix, is_failed=failed.__contains__, has_start=start)

@@ -15,12 +15,12 @@ from cheops.api.views.operations import (
     effect_of,
     fate_of,
     names,
-    settled_at,
     sites_of,
     stamp_text,
     vector_text,
 )
 from cheops.api.views.status import resource_verdict, sentence, with_fate, word
+from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus
 from cheops.log.causality import contains
@@ -253,14 +253,23 @@ def _unenforced(replica: Replica, site: str) -> ExplanationStep:
 
 def _progress_text(replica: Replica, status: SiteStatus, now_ms: int) -> str:
     site, is_here = status.site, status.site == replica.site
+    if status.relayed:
+        return f"{site} {_relayed_progress(status, now_ms)}"
     if status.last_contact_ms is None and not is_here:
-        silent = "has not reported on this resource yet"
+        silent = f"has not reported on this resource{'' if status.pending else ', so what it has is not known'}"
         return f"{site} {silent}" if status.reachable else f"{site} is unreachable and {silent}"
     age_s = 0 if is_here else max(now_ms - (status.last_contact_ms or 0), 0) / 1000
     as_of = "" if is_here else f" (as of {age_s:.0f} s ago)"
     if status.reachable:
         return f"{site} {_progress(replica, status, 'is', 'has')}{as_of}"
-    return f"{site} is unreachable; when last seen it {_progress(replica, status, 'was', 'had')}{as_of}"
+    return f"{site} is unreachable; by its last report it {_progress(replica, status, 'was', 'had')}{as_of}"
+
+
+def _relayed_progress(status: SiteStatus, now_ms: int) -> str:
+    """Of a site that has gone on since its last report, by what other sites passed on."""
+    since = "" if status.last_contact_ms is None else f" for {max(now_ms - status.last_contact_ms, 0) / 1000:.0f} s"
+    ran = "it has run everything" if status.pending == 0 else "what it still has to process is not known"
+    return f"has not reported here{since}; by its replies that other sites passed on, {ran}"
 
 
 def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
@@ -268,8 +277,8 @@ def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
     if not status.pending:
         failed = " except for what failed" if status.failed else ""
         return f"{is_} up to date{failed}"
-    settled = settled_at(replica, status.site)
-    open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
+    evidence = evidence_of(replica, status.site)
+    open_ = [op.id for op in replica.history.ops.values() if evidence.has_settled(op) is not Presence.HAS]
     if status.site == replica.site:
         open_ += [draft.id for draft in replica.drafts]
     shown = [*names(open_[:_MAX_NAMED]), *(["others"] if len(open_) > _MAX_NAMED else [])]

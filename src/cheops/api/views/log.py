@@ -25,7 +25,6 @@ from cheops.api.views.operations import (
     fate_of,
     find,
     full_name,
-    known_at,
     names,
     operation_view,
     sites_of,
@@ -33,8 +32,8 @@ from cheops.api.views.operations import (
     vector_text,
 )
 from cheops.api.views.status import is_deleted, resource_status
+from cheops.engine.evidence import Evidence, Presence, evidence_of
 from cheops.engine.replica import Replica
-from cheops.log.causality import Vector, contains
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Kind, Operation, OpId, Status
 from cheops.text import shortened
@@ -49,6 +48,7 @@ _STATES: dict[Status, LaneState] = {
     Status.SUPERSEDED: "superseded",
     Status.VOID: "void",
 }
+_KNOWS = {Presence.HAS: True, Presence.LACKS: False, Presence.NOT_KNOWN: None}
 
 
 def lanes(replica: Replica, up: set[str], now_ms: int) -> Lanes:
@@ -104,11 +104,7 @@ def _lane(
     status: SiteStatus | None,
     first_ran: dict[tuple[OpId, str], int],
 ) -> SiteLane:
-    known = known_at(replica, site)
-    states: list[LaneState] = []
-    for op in ops:
-        knows = contains(known, op.id) or site == op.origin.site
-        states.append(_state(replica, op, site, known) if knows else "missing")
+    evidence = evidence_of(replica, site)
     return SiteLane(
         site=site,
         here=site == replica.site,
@@ -118,17 +114,38 @@ def _lane(
         failed=len(status.failed) if status else 0,
         unknown=len(status.unknown) if status else 0,
         digest=status.digest if status else "",
-        states=tuple(states),
+        states=tuple(_lane_state(replica, op, evidence) for op in ops),
         ran_ms=tuple(first_ran.get((op.id, site)) for op in ops),
     )
 
 
-def _state(replica: Replica, op: Operation, site: str, known: Vector) -> LaneState:
+def _lane_state(replica: Replica, op: Operation, evidence: Evidence) -> LaneState:
+    match _presence(op, evidence):
+        case Presence.LACKS:
+            return "missing"
+        case Presence.NOT_KNOWN:
+            return "not-known"
+        case Presence.HAS:
+            state = _state(replica, op, evidence)
+            # It has the operation; without a report, nobody knows whether it has run it.
+            is_open = state == "pending" and op.verdict is not None
+            return "not-known" if is_open and evidence.has_settled(op) is Presence.NOT_KNOWN else state
+
+
+def _presence(op: Operation, evidence: Evidence) -> Presence:
+    """Whether a site has received an operation. What it made itself belongs in its lane, also if its store was replaced
+    since and has to get it back."""
+    return Presence.HAS if op.origin.site == evidence.site else evidence.received(op)
+
+
+def _state(replica: Replica, op: Operation, evidence: Evidence) -> LaneState:
+    site = evidence.site
     state = _STATES[status_at(replica, op, site)]
     if state != "superseded":
         return state
     reply, fate = replica.replies.get(op.id, site), fate_of(replica, op)
-    if fate and fate.by and fate.by.origin.site != site and not contains(known, fate.by):
+    by = replica.history.ops.get(fate.by) if fate and fate.by else None
+    if by and by.origin.site != site and evidence.received(by) is not Presence.HAS:
         # The site does not have the superseding operation yet, so there this one still counts.
         return _STATES[reply.status] if reply else "pending"
     # Superseded before it arrived: the site never ran it.
@@ -160,11 +177,11 @@ def log_view(replica: Replica) -> LogView:
 
 
 def _lane_of_log(replica: Replica, site: str, ops: list[Operation]) -> Lane:
-    known = known_at(replica, site)
+    evidence = evidence_of(replica, site)
     marks = (
         Mark(
             operation=str(op.id),
-            knows=contains(known, op.id) or site == op.origin.site,
+            knows=_KNOWS[_presence(op, evidence)],
             status=status_at(replica, op, site),
         )
         for op in ops

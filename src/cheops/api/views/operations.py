@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from cheops.api.models.operations import Effect, OperationView, ReplyView
 from cheops.backends.http.explanation import request_text, response_text
 from cheops.config.services import service_of
+from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import operation_status
 from cheops.errors import ClientError
-from cheops.log.causality import NOTHING, Vector, contains
+from cheops.log.causality import Vector
 from cheops.log.operation import Operation, OpId, Stamp, Status, Verdict
 from cheops.log.rules import Fate, Rule
 from cheops.text import printable, shortened
@@ -144,19 +145,5 @@ def status_at(replica: Replica, op: Operation, site: str) -> Status:
     fate = replica.history.fates.get(op.id)
     folded = fate is not None and fate.rule is Rule.FOLDED
     if folded or (op.is_silent and op.verdict is Verdict.OK):
-        return Status.OK if contains(settled_at(replica, site), op.id) else Status.PENDING
+        return Status.OK if evidence_of(replica, site).has_settled(op) is Presence.HAS else Status.PENDING
     return operation_status(replica, op.id, site)
-
-
-def settled_at(replica: Replica, site: str) -> Vector:
-    if site == replica.site:
-        return replica.applied.settled
-    view = replica.peers.get(site)
-    return view.settled if view else NOTHING
-
-
-def known_at(replica: Replica, site: str) -> Vector:
-    if site == replica.site:
-        return replica.history.known
-    view = replica.peers.get(site)
-    return view.known if view else NOTHING

@@ -36,7 +36,7 @@ class Work(NamedTuple):
     """What a site shares with this one."""
 
     resources: int = 0  # known here, with the site on their list
-    pending: int = 0  # operations in memory here that the site has not settled
+    pending: int | None = 0  # operations in memory here that the site has not settled; None: not known
 
 
 _NONE = Work()
@@ -178,7 +178,8 @@ def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
         case Overall.DIVERGED:
             return "; ".join(_differences(verdict)) or "the sites applied the same operations but differ"
         case Overall.UNREACHABLE:
-            return f"{_unreachable(verdict, now_ms)}; {_were_pending(verdict)}{_retries(verdict)}"
+            parts = (_unreachable(verdict, now_ms), _out_of_touch(verdict, now_ms), _were_pending(verdict))
+            return f"{'; '.join(filter(None, parts))}{_retries(verdict)}"
 
 
 def with_fate(text: str, replica: Replica) -> str:
@@ -215,8 +216,13 @@ def _in_sync(verdict: engine.ResourceStatus) -> str:
 
 def _still_to_come(verdict: engine.ResourceStatus) -> str:
     behind = [f"{site.site} ({site.pending})" for site in verdict.sites if site.pending]
+    not_known = [site.site for site in verdict.sites if site.pending is None]
+    silent = f"what is pending at {in_words(not_known)} is not known" if not_known else ""
     if behind:
-        return f"operations are pending at {in_words(behind)}{_retries(verdict)}"
+        text = f"operations are pending at {in_words(behind)}"
+        return f"{text}{f'; {silent}' if silent else ''}{_retries(verdict)}"
+    if silent:
+        return f"{silent}: {'it has' if len(not_known) == 1 else 'they have'} not reported yet"
     return "the sites are comparing their states" if verdict.sites else "its first operation is running"
 
 
@@ -228,25 +234,42 @@ def _retries(verdict: engine.ResourceStatus) -> str:
 
 def _unreachable(verdict: engine.ResourceStatus, now_ms: int) -> str:
     lost = [site for site in verdict.sites if site.site in verdict.unreachable]
+    if not lost:
+        return ""
     if len(lost) == 1:
-        return f"{lost[0].site} is unreachable ({_last_seen(lost[0], now_ms)})"
-    return f"{in_words(f'{site.site} ({_last_seen(site, now_ms)})' for site in lost)} are unreachable"
+        return f"{lost[0].site} is unreachable ({_last_report(lost[0], now_ms)})"
+    return f"{in_words(f'{site.site} ({_last_report(site, now_ms)})' for site in lost)} are unreachable"
 
 
-def _last_seen(site: engine.SiteStatus, now_ms: int) -> str:
+def _last_report(site: engine.SiteStatus, now_ms: int) -> str:
     if site.last_contact_ms is None:
-        return "never seen"
-    return f"last seen {max(now_ms - site.last_contact_ms, 0) / 1000:.0f} s ago"
+        return "no report"
+    return f"last report {max(now_ms - site.last_contact_ms, 0) / 1000:.0f} s ago"
+
+
+def _out_of_touch(verdict: engine.ResourceStatus, now_ms: int) -> str:
+    """The sites that can be reached, and whose reports do not come here."""
+    silent = [site for site in verdict.sites if site.relayed and site.reachable]
+    if not silent:
+        return ""
+    verb = "does" if len(silent) == 1 else "do"
+    named = in_words(f"{site.site} ({_last_report(site, now_ms)})" for site in silent)
+    return f"{named} {verb} not report here, so the states cannot be compared"
 
 
 def _were_pending(verdict: engine.ResourceStatus) -> str:
-    behind = [site for site in verdict.sites if site.pending]
-    if not behind:
-        return "no operation was pending"
-    total = sum(site.pending for site in behind)
-    counts = [f"{site.pending} at {site.site}" for site in behind] if len(behind) > 1 else []
-    what = "1 operation was" if total == 1 else f"{total} operations were"
-    return f"{what} pending {f'({in_words(counts)})' if counts else f'at {behind[0].site}'}"
+    """What was pending when the sites last reported. Where that is not known, there is no number."""
+    behind = {site.site: site.pending for site in verdict.sites if site.pending}
+    not_known = [site.site for site in verdict.sites if site.pending is None]
+    parts = []
+    if behind:
+        total = sum(behind.values())
+        counts = [f"{pending} at {site}" for site, pending in behind.items()] if len(behind) > 1 else []
+        what = "1 operation was" if total == 1 else f"{total} operations were"
+        parts.append(f"{what} pending {f'({in_words(counts)})' if counts else f'at {next(iter(behind))}'}")
+    if not_known:
+        parts.append(f"what is pending at {in_words(not_known)} is not known")
+    return "; ".join(parts) or "no operation was pending"
 
 
 def _differences(verdict: engine.ResourceStatus) -> list[str]:
@@ -294,6 +317,7 @@ def _site(replica: Replica, status: engine.SiteStatus, now_ms: int) -> SiteStatu
         failed=tuple(_trouble(replica, id_, status.site) for id_ in status.failed),
         unknown=tuple(_trouble(replica, id_, status.site) for id_ in status.unknown),
         retry_reason=printable(shortened(status.retry_reason, 300)),
+        relayed=status.relayed,
     )
 
 

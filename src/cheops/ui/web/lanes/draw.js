@@ -115,13 +115,15 @@ function tracksOf(answer) {
 }
 
 function laneWords({ failed, unknown, pending }) {
-  const parts = [failed && `${number(failed)} failed`, unknown && `${number(unknown)} unknown`, pending && `${number(pending)} missing`];
+  const lacking = pending === null ? "not known" : pending && `${number(pending)} missing`;
+  const parts = [failed && `${number(failed)} failed`, unknown && `${number(unknown)} unknown`, lacking];
   return parts.filter(Boolean).join(", ") || "up to date";
 }
 
 function heads(answer, width) {
   const names = answer.lanes.map((lane) => {
-    const label = lane.here ? "this site" : lane.reachable ? asOf(lane.as_of_s) : `unreachable, ${asOf(lane.as_of_s)}`;
+    const report = lane.as_of_s === null ? "no report" : asOf(lane.as_of_s);
+    const label = lane.here ? "this site" : lane.reachable ? report : `unreachable, ${report}`;
     return h(
       "div",
       { class: `lane-name${lane.reachable ? "" : " off"}`, vars: { width: `${width}px` }, title: `${lane.site}: ${label}`, "data-lane": lane.site },

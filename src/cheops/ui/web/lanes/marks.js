@@ -7,18 +7,19 @@ const LEGEND = [
   ["", "ok", "ran here"],
   ["", "pending", "pending"],
   ["", "missing", "missing: not received yet"],
+  ["", "not-known", "not known whether it has it"],
   ["", "failed", "failed"],
   ["", "unknown", "unknown whether it ran"],
   ["", "superseded", "ran, then superseded"],
   ["", "skipped", "superseded before it arrived"],
   ["", "void", "void: failed at its origin"],
 ];
-const WORDS = new Set(["missing", "failed", "unknown", "pending", "running"]);
+const WORDS = new Map([...["missing", "failed", "unknown", "pending", "running"].map((state) => [state, state]), ["not-known", "not known"]]);
 
 /** `track`: the colour of the operation's origin. */
 export function mark(x, y, state, { isOrigin = false, track = 1, word = true } = {}) {
   const parts = shape(x, y, state, isOrigin, track);
-  if (word && WORDS.has(state)) parts.push(s("text", { class: `word ${state}`, x: x + 11, y }, state));
+  if (word && WORDS.has(state)) parts.push(s("text", { class: `word ${state}`, x: x + 11, y }, WORDS.get(state)));
   return parts;
 }
 
@@ -36,6 +37,8 @@ function shape(x, y, state, isOrigin, track) {
       return [s("path", { class: "mark skipped", d: `M${x - 5} ${y}H${x + 5}` })];
     case "superseded":
       return [s("circle", { class: "mark superseded", cx: x, cy: y, r }), s("path", { class: "mark superseded", d: `M${x - r - 2} ${y + r + 2}L${x + r + 2} ${y - r - 2}` })];
+    case "not-known":
+      return [s("circle", { class: "mark not-known", cx: x, cy: y, r })];
     case "missing":
       return [s("circle", { class: "mark missing", cx: x, cy: y, r })];
     case "pending":

@@ -63,7 +63,7 @@ export function sitesView(place, { signal }) {
       h("td", {}, h("a", { href: sitePath(site.name) }, cut(site.name)), site.problems.map((text) => h("div", { class: "small", title: text }, cut(text)))),
       h("td", { class: "nowrap" }, siteBadge(site.state), " ", h("span", { class: "muted small" }, site.here ? "this site" : asOf(site.as_of_s))),
       h("td", { class: "num", title: "Resources known here that are at this site" }, number(site.resources)),
-      h("td", { class: "num" }, site.pending ? h("b", {}, number(site.pending)) : "0"),
+      h("td", { class: "num" }, site.pending === null ? h("span", { class: "muted" }, "not known") : site.pending ? h("b", {}, number(site.pending)) : "0"),
       h("td", { class: "num" }, site.here ? "–" : h("span", { title: site.rtt_measured ? "measured" : "estimated" }, milliseconds(site.rtt_ms))),
       h("td", { class: "num nowrap" }, site.here ? "–" : offset(site.clock_offset_ms)),
       h("td", {}, site.services.length ? cut(site.services.join(", ")) : h("span", { class: "muted" }, "none")),

@@ -61,7 +61,8 @@ function draw(found, at, cut, one, other, lines, labels) {
   const broken = isCut || far.state === "down";
   lines.push(s("line", { class: `edge ${broken ? "broken" : far.pending ? "busy" : ""}`, x1, y1, x2, y2 }));
   const texts = [isCut ? "cut" : broken ? "no reply" : `${far.rtt_measured ? "" : "≈ "}${milliseconds(far.rtt_ms)}`];
-  if (far.pending) texts.push(plural(far.pending, "operation") + " pending");
+  if (far.pending === null) texts.push("pending: not known");
+  else if (far.pending) texts.push(plural(far.pending, "operation") + " pending");
   label(labels, (x1 + x2) / 2, (y1 + y2) / 2, texts);
 }
 

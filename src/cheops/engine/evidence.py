@@ -1,0 +1,162 @@
+"""What is known here of another site of a resource: for each operation, that the site has it, lacks it, or neither.
+
+There are two kinds of evidence, and only the site itself can give either:
+
+    report    every message of a site says what it knew, had settled, and how many replies it had made by then. Without
+              the operation, it *lacked* it at that time. `PeerProgress` keeps the last report.
+    replies   a site signs its replies and its operations, and others pass them on. One that is not in its report proves
+              that the site went on without reporting here (`is_relayed`): it had what the document depends on. What it
+              may have beyond that is *not known* since its report.
+
+Without either, nothing is known: silence is no evidence that a site lacks something.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from cheops.engine.replica import Replica
+from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.log.operation import Operation, Origin, Status, Verdict
+
+_FINISHED = (Status.OK, Status.KO)
+
+
+class Presence(StrEnum):
+    HAS = "has"
+    LACKS = "lacks"  # as of `since_ms`
+    NOT_KNOWN = "not known"  # since `since_ms`
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of one site, about one resource. Made for one look: it does not follow later changes."""
+
+    replica: Replica
+    site: str
+    known: Vector  # by its report: operations that it has
+    settled: Vector  # by its report: operations that it has run or passed over
+    is_reported: bool
+    is_empty: bool  # instead of a report: it had nothing when this site made the resource
+    since_ms: int | None  # when it reported; None: this site itself, or never
+    origin: Origin | None  # the site with its present store; None: not known
+    is_relayed: bool  # it has made replies or operations that its report does not count
+
+    def received(self, op: Operation) -> Presence:
+        """Whether the site has received an operation, or made it."""
+        if contains(self.known, op.id) or op.origin == self.origin:
+            return Presence.HAS
+        if self.is_relayed and contains(self._replied, op.id):
+            return Presence.HAS
+        return self._absence(op)
+
+    def has_settled(self, op: Operation) -> Presence:
+        """Whether the site has run an operation, or passed it over."""
+        if contains(self.settled, op.id) or (self.is_relayed and self._is_done(op)):
+            return Presence.HAS
+        return self._absence(op)
+
+    def pending(self) -> int | None:
+        """How many operations the site lacks; None if that is not known of all."""
+        if covers(self.settled, self.replica.history.known):
+            return 0  # the usual case, without a look at each operation
+        if not self.is_reported and not self.is_relayed:
+            return None  # also without operations: a checkpoint may hold some
+        found = [self.has_settled(op) for op in self.replica.history.ops.values()]
+        return None if Presence.NOT_KNOWN in found else found.count(Presence.LACKS)
+
+    def is_pending(self) -> bool | None:
+        """Whether the site lacks an operation; None if that is not known. Without a look at all, where that will do."""
+        ops = self.replica.history.ops
+        if covers(self.settled, self.replica.history.known):
+            return False
+        if self.is_reported and not self.is_empty and not self.is_relayed:
+            return any(not contains(self.settled, op.id) for op in reversed(ops.values()))  # mostly the newest
+        pending = self.pending()
+        return None if pending is None else pending > 0
+
+    def _absence(self, op: Operation) -> Presence:
+        """What it means that there is no sign of an operation."""
+        if op.verdict is None:
+            return Presence.LACKS  # a draft is with its origin alone
+        is_told = self.is_reported and (not self.is_empty or op.origin == self.replica.origin)
+        return Presence.LACKS if is_told and not self.is_relayed else Presence.NOT_KNOWN
+
+    # -- by what others passed on --------------------------------------------------------------------------
+
+    @cached_property
+    def _replied(self) -> dict[Origin, int]:
+        """What the site knew when it made what is known here of it: it gets causes before their effects."""
+        replica, vector = self.replica, dict(self.known)
+        ops = replica.history.ops
+        for reply in replica.replies.of_origin(self.origin) if self.origin else ():
+            ids = ((reply.op,) if reply.op else ()) + tuple(applied.id for applied in reply.applied)
+            for op in (ops[id_] for id_ in ids if id_ in ops):
+                vector = joined(vector, {**op.deps, op.origin: op.seq})
+        for op in (op for op in ops.values() if op.origin == self.origin):
+            vector = joined(vector, {**op.deps, op.origin: op.seq})
+        return vector
+
+    def _is_done(self, op: Operation) -> bool:
+        reply = self.replica.replies.get(op.id, self.site)
+        if reply is not None and reply.origin == self.origin and reply.status in _FINISHED:
+            return True
+        if not contains(self._replied, op.id):
+            return False
+        if op.is_silent or op.verdict is Verdict.VOID:
+            return True  # there is nothing to run
+        fate = self.replica.history.fates.get(op.id)
+        return fate is not None and (fate.by is None or contains(self._replied, fate.by))
+
+
+def evidence_of(replica: Replica, site: str) -> Evidence:
+    """What is known of a site; of this one, everything."""
+    known = replica.history.known
+    if site == replica.site:
+        settled = replica.applied.settled
+        return Evidence(
+            replica, site, known, settled, True, is_empty=False, since_ms=None, origin=replica.origin, is_relayed=False
+        )
+    view, origin = replica.peers.get(site), _origin_of(replica, site)
+    return Evidence(
+        replica,
+        site,
+        view.known if view else NOTHING,
+        view.settled if view else NOTHING,
+        is_reported=view is not None and view.reported,
+        is_empty=view is not None and not view.incarnation,
+        since_ms=view.last_contact_ms if view else None,
+        origin=origin,
+        is_relayed=origin is not None and _is_relayed(replica, origin),
+    )
+
+
+def _origin_of(replica: Replica, site: str) -> Origin | None:
+    """A site with its present store, as far as is known. Of several that nobody has met, none can be told apart."""
+    view = replica.peers.get(site)
+    if incarnation := replica.met.get(site) or (view.incarnation if view else ""):
+        return Origin(site, incarnation)
+    seen = {one for one in (*replica.history.known, *replica.replies.known) if one.site == site}
+    return seen.pop() if len(seen) == 1 else None
+
+
+def _is_relayed(replica: Replica, origin: Origin) -> bool:
+    view = replica.peers.get(origin.site)
+    known, replies = (view.known, view.known_replies) if view else (NOTHING, NOTHING)
+    return replica.history.known.get(origin, 0) > known.get(origin, 0) or replica.replies.known.get(
+        origin, 0
+    ) > replies.get(origin, 0)
+
+
+def pending_at(replicas: Iterable[Replica]) -> dict[str, int | None]:
+    """For each site, the operations that are pending there, over all of these resources; None if that is not known."""
+    pending: dict[str, int | None] = {}
+    for replica in replicas:
+        if not replica.is_saved_unsynced:
+            continue  # all its sites have everything
+        pending[replica.site] = (pending.get(replica.site) or 0) + len(replica.drafts)
+        for site in replica.targets():
+            before, more = pending.get(site, 0), evidence_of(replica, site).pending()
+            pending[site] = None if before is None or more is None else before + more
+    return pending

@@ -1,0 +1,138 @@
+"""Compares at random moments what a site says of the others with what is true there.
+
+The truth about a report is what arrived: after each message, the checker notes what the sender said in it, if the
+receiver took it. From then on the receiver may say "lacks" or "not known" of that only if a crash has lost it since;
+and then only as of an earlier report.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from cheops.engine.documents import Ledger
+from cheops.engine.events import Send
+from cheops.engine.evidence import Evidence, Presence, evidence_of
+from cheops.engine.replica import Replica
+from cheops.engine.status import Overall, status
+from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.sim.node import Node
+from cheops.sim.world import World
+
+_EVERY_MS = 400
+_MOST_PROBLEMS = 5  # one is enough to fail; a few show whether they are the same
+
+
+class _Report(NamedTuple):
+    """What a site has said up to a message."""
+
+    at_ms: int  # by the clock of the receiver
+    incarnation: str  # of the sender's store
+    life: int  # of the receiver
+    known: Vector
+    settled: Vector
+
+
+_NO_REPORT = _Report(0, "", 0, NOTHING, NOTHING)
+
+
+class StatusChecker:
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._random = Random(seed)  # noqa: S311 - its own: a look must not change the history
+        self._heard: dict[tuple[str, str, str], list[_Report]] = {}  # by receiver, sender and resource
+
+    def start(self) -> None:
+        self._world.after_arrival = self._note
+        self._world.after(_EVERY_MS, self._look)
+
+    def _note(self, sender: str, send: Send) -> None:
+        node, message = self._world.nodes[send.peer], send.message
+        replica = node.site.replicas.get(message.resource) if node.site else None
+        view = replica.peers.get(sender) if replica else None
+        now_ms = node.now_ms(self._world.now_ms)
+        if view is None or (view.last_contact_ms, view.incarnation) != (now_ms, message.incarnation):
+            return  # it was not taken: the resource is still being loaded, or the sender's store was replaced
+        reports = self._heard.setdefault((send.peer, sender, message.resource), [])
+        # A site that starts again has settled nothing until it has looked. So what a crash of the receiver has lost
+        # must not be added to what it hears after that.
+        is_next = bool(reports) and reports[-1][1:3] == (message.incarnation, node.life)
+        last = reports[-1] if is_next else _NO_REPORT
+        known, settled = joined(last.known, message.known), joined(last.settled, message.settled)
+        reports.append(_Report(now_ms, message.incarnation, node.life, known, settled))
+
+    def _look(self) -> None:
+        world = self._world
+        node = world.nodes[self._random.choice(sorted(world.nodes))]
+        resource = self._random.choice(sorted(world.apps))
+        if len(world.status_problems) < _MOST_PROBLEMS and (replica := _settled_replica(node, resource)):
+            for problem in self._problems(node, replica):
+                text = f"at {world.now_ms - 1_000_000} ms {node.name} says of {resource} that {problem}"
+                world.record(text)
+                world.status_problems.append(text)
+        world.after(_EVERY_MS, self._look)
+
+    def _problems(self, node: Node, replica: Replica) -> Iterator[str]:
+        assert node.site is not None  # noqa: S101 - it has a replica
+        for site in replica.sites:
+            if site != node.name:
+                yield from self._report_problems(node, replica, site)
+                yield from _has_problems(self._world.nodes[site], evidence_of(replica, site))
+        if status(replica, set(node.site.up)).overall is Overall.CONVERGED:
+            yield from self._convergence_problems(node, replica)
+
+    def _report_problems(self, node: Node, replica: Replica, site: str) -> Iterator[str]:
+        """What a site has reported is not missing there."""
+        evidence, view = evidence_of(replica, site), replica.peers.get(site)
+        incarnation = evidence.origin.incarnation if evidence.origin else ""
+        reports = [
+            one for one in self._heard.get((node.name, site, replica.resource), ()) if one.incarnation == incarnation
+        ]
+        # Nothing is lost as long as a site runs. What a crash leaves is as of some report before.
+        last = next((one for one in reversed(reports) if one.life == node.life), _NO_REPORT)
+        as_of = next((one for one in reports if view and one.at_ms == view.last_contact_ms), _NO_REPORT)
+        for op in replica.history.ops.values():
+            received, settled = evidence.received(op), evidence.has_settled(op)
+            if received is not Presence.HAS and contains(last.known, op.id):
+                yield f"{site} {received} {op.id}, which it has reported"
+            elif received is Presence.LACKS and contains(as_of.known, op.id):
+                yield f"{site} lacks {op.id} at the time of its report, which names it"
+            if settled is Presence.LACKS and (contains(last.settled, op.id) or contains(as_of.settled, op.id)):
+                yield f"{op.id} is pending at {site}, which has reported that it is not"
+
+    def _convergence_problems(self, node: Node, replica: Replica) -> Iterator[str]:
+        assert node.site is not None  # noqa: S101 - it has a replica
+        for site in replica.sites:
+            other = self._world.nodes[site]
+            there = other.replica(replica.resource)
+            # A site that has lost its disk since its last heartbeat is not known to have.
+            if site == node.name or other.site is None or node.site.up.get(site) != other.origin.incarnation:
+                continue
+            if there is None or not covers(there.history.known, replica.history.known):
+                yield f"it is CONVERGED, and {site} lacks something"
+            elif there.history.known == replica.history.known and there.applied.digest() not in (
+                "",
+                replica.applied.digest(),
+            ):
+                yield f"it is CONVERGED, and {site} has applied it differently"
+
+
+def _settled_replica(node: Node, resource: str) -> Replica | None:
+    """A resource as a client of the site would see it now; None if the site must first look what is left to run."""
+    if node.site is None:
+        return None
+    if resource not in node.site.replicas:
+        ledgers = [d for d in node.disk.of_resource(resource) if isinstance(d, Ledger)]
+        if not ledgers or ledgers[0].unsynced:
+            return None
+    return node.replica(resource)
+
+
+def _has_problems(other: Node, evidence: Evidence) -> Iterator[str]:
+    """What a site is said to have, it has."""
+    there = other.replica(evidence.replica.resource)
+    if other.site is None or evidence.origin != other.origin:
+        return
+    known = there.history.known if there else NOTHING
+    for op in evidence.replica.history.ops.values():
+        if evidence.received(op) is Presence.HAS and not contains(known, op.id):
+            yield f"{evidence.site} has {op.id}, which it never got"
