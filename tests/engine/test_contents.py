@@ -361,3 +361,14 @@ def test_a_seal_without_the_statements_of_all_sites_is_refused() -> None:
         assert OpId(b, 2) in {op.id for op in history.effective}
         assert not history.seals
     assert len({str(lab.states("n", site)) for site in "abc"}) == 1
+
+
+def test_a_second_content_does_not_profit_from_the_word_for_the_first() -> None:
+    """A site that has proof sends both. The one with a wrong stamp was refused there, and must be refused here."""
+    lab = lab_of()
+    without_m(lab)
+    before, good = stolen(lab, "set 100"), stolen(lab, "set 200", seq=2)
+    bad = replace(good, stamp=Stamp(before.stamp.time_ms, 0, good.origin))
+    for op in (good, bad, before):  # the two wait for the last
+        lab.take("c", Received("a", Message("n", "1", (op,))))
+    assert lab.at("c", "n").history.ops[good.id].stamp == good.stamp

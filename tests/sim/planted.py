@@ -255,7 +255,7 @@ def _copies_stay() -> AbstractContextManager[object]:
 
 def _nobody_vouches() -> AbstractContextManager[object]:
     """What begins a resource is refused from whoever is not on the list, though a site of it has taken it."""
-    return patch.object(admission, "note_endorsement", lambda *_: None)
+    return patch.object(admission, "is_endorsed_by", lambda *_: False)
 
 
 def _forgotten_lists_never_were() -> AbstractContextManager[object]:

@@ -138,10 +138,9 @@ def files_problem(payload: Command, limits: Limits) -> str | None:
     return f"its files have {total:,} bytes together, and limits.file_size of this site is {limits.file_bytes:,}"
 
 
-def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
-    """Note that a site of the resource has accepted another site's operation: otherwise it would not send it."""
-    if peer != op.origin.site and peer in replica.history.ever_listed:
-        replica.inbox.endorse(op)
+def is_endorsed_by(replica: Replica, peer: str, op: Operation) -> bool:
+    """Whether a site of the resource has accepted another site's operation: otherwise it would not send it."""
+    return peer != op.origin.site and peer in replica.history.ever_listed
 
 
 def may_wait(replica: Replica, op: Operation) -> bool:

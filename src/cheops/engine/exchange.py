@@ -259,8 +259,7 @@ def _take_operations(
         if is_next := _follows(op, known) and op.matrix.hash in matrices:
             known[op.origin] = op.seq
         if is_next or admission.may_wait(replica, op):
-            replica.inbox.hold(op)
-            admission.note_endorsement(replica, peer, op)
+            replica.inbox.hold(op, endorsed=admission.is_endorsed_by(replica, peer, op))
     return answer
 
 

@@ -234,16 +234,17 @@ class Inbox:
         self.refused: BoundedMap[OpId, str] = BoundedMap(_REFUSALS)
         self.matrix_request = RetryTimer(limits.resend_ms, limits.resend_ms)
 
-    def hold(self, op: Operation) -> None:
+    def hold(self, op: Operation, *, endorsed: bool = False) -> None:
         if op.id not in self.waiting:
             self._per_site[op.origin.site] += 1
+        elif op.id in self.endorsed:
+            return  # Another content would profit from the word for this one. A site sends the one that it took first.
         self.waiting[op.id] = op
+        if endorsed:
+            self.endorsed.add(op.id)
 
     def waiting_of(self, site: str) -> int:
         return self._per_site[site]
-
-    def endorse(self, op: Operation) -> None:
-        self.endorsed.add(op.id)
 
     def release(self, op: Operation) -> None:
         """The operation no longer waits: it is accepted, refused, or was known already."""
