@@ -50,8 +50,10 @@ class StatusChecker:
         replica = node.site.replicas.get(message.resource) if node.site else None
         view = replica.peers.get(sender) if replica else None
         now_ms = node.now_ms(self._world.now_ms)
-        if view is None or (view.last_contact_ms, view.incarnation) != (now_ms, message.incarnation):
+        if replica is None or view is None or (view.last_contact_ms, view.incarnation) != (now_ms, message.incarnation):
             return  # it was not taken: the resource is still being loaded, or the sender's store was replaced
+        if sender not in replica.history.ever_listed:
+            return  # it is not kept: any site may send a message
         reports = self._heard.setdefault((send.peer, sender, message.resource), [])
         # A site that starts again has settled nothing until it has looked. So what a crash of the receiver has lost
         # must not be added to what it hears after that.
@@ -109,9 +111,10 @@ class StatusChecker:
                 continue
             if there is None or not covers(there.history.known, replica.history.known):
                 yield f"it is CONVERGED, and {site} lacks something"
-            elif there.history.known == replica.history.known and there.applied.digest() not in (
-                "",
-                replica.applied.digest(),
+            elif (
+                node.name in replica.sites  # a site that has left has nothing to compare with
+                and there.history.known == replica.history.known
+                and there.applied.digest() not in ("", replica.applied.digest())
             ):
                 yield f"it is CONVERGED, and {site} has applied it differently"
 
