@@ -1,12 +1,14 @@
 """Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
 
+from dataclasses import replace
+
 from cheops.engine.admission import refusal
 from cheops.engine.documents import Message
 from cheops.engine.events import SitesRemoved, Submitted
 from cheops.engine.progress import PeerProgress
 from cheops.engine.settings import Limits
 from cheops.engine.status import Overall
-from cheops.log.operation import Command, OpId, Origin
+from cheops.log.operation import Command, Kind, OpId, Origin
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
 
@@ -37,6 +39,32 @@ def test_a_newcomer_gets_a_checkpoint() -> None:
     lab.submit("c", "n", "inc 100")
     lab.run()
     assert lab.states("n", "abc") == [112, 112, 112]
+
+
+def test_a_site_that_left_deletes_also_the_copy_of_a_resource_that_gives_way() -> None:
+    """d, cut off, begins the resource anew and gives it to c, which had left and deleted its copy."""
+    lab = Lab("abcd")
+    lab.make("n", COUNTER, "abc", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.take("a", Submitted("leave", "n", "sites", Command("set 0"), Kind.SITES, "n", ("a", "b")))
+    lab.run()
+    assert lab.states("n", "abc") == [1, 1, 0]
+    lab.partition("ab", "cd")
+    for number in range(2, 7):
+        lab.submit("b", "n", f"set {number}")
+        lab.run()
+    assert lab.at("b", "n").history.seals
+    lab.resources["n"] = replace(lab.resources["n"], sites=tuple("abcd"))
+    lab.submit("d", "n", "set 50")
+    lab.run()
+    assert lab.states("n", "cd") == [50, 50]
+    lab.heal()
+    for _ in range(5):
+        lab.run()
+        lab.pass_time(1_000)
+    assert lab.at("c", "n").history.site_list == ("a", "b")
+    assert lab.states("n", "abc") == [6, 6, 0]
 
 
 def test_a_site_that_leaves_stops_and_can_come_back() -> None:

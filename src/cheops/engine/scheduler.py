@@ -170,9 +170,15 @@ def _leave(replica: Replica, out: Effects) -> None:
 
 
 def has_deleted_copy(replica: Replica, by: Operation) -> bool:
-    """Whether this site has run, or tried to run, the command by which a site that leaves deletes its copy."""
+    """Whether this site has run, or tried to run, the command by which a site that leaves deletes its copy.
+
+    It may have got another copy since: a site that knew nothing of the resource began it anew with other sites, this
+    one among them, and that has lost its effect.
+    """
     reply = replica.replies.get(by.id, replica.site)
-    return reply is not None and (bool(reply.wiped) or reply.status is Status.KO)
+    if reply is None:
+        return False
+    return reply.status is Status.KO or (bool(reply.wiped) and not replica.applied.entries)
 
 
 # -- starting --------------------------------------------------------------------------------------------
