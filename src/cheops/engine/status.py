@@ -139,9 +139,7 @@ def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> Resour
     is_cut = bool(unreachable) or _is_out_of_touch(replica, sites)
     return ResourceStatus(
         replica.resource,
-        Overall.DIVERGED
-        if last_known
-        else _overall(state, is_cut=is_cut),
+        Overall.DIVERGED if last_known else _overall(state, is_cut=is_cut),
         unreachable,
         replica.applied.order_not_enforced,
         sites,
