@@ -67,6 +67,30 @@ def test_a_site_that_left_deletes_also_the_copy_of_a_resource_that_gives_way() -
     assert lab.states("n", "abc") == [6, 6, 0]
 
 
+def test_a_site_that_left_learns_that_a_failed_beginning_gives_way() -> None:
+    """d, cut off, begins the resource anew with c, which had left it. The command fails, and its list of sites counts
+    there until c has the seal."""
+    lab = Lab("abcd")
+    lab.make("n", COUNTER, "abc", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.move("a", "n", "ab")
+    lab.run()
+    lab.partition("ab", "cd")
+    for number in range(2, 7):
+        lab.submit("b", "n", f"set {number}")
+        lab.run()
+    lab.resources["n"] = replace(lab.resources["n"], sites=tuple("abcd"))
+    lab.submit("d", "n", "fail")
+    lab.run()
+    assert lab.at("c", "n").history.site_list == tuple("abcd")
+    lab.heal()
+    for _ in range(5):
+        lab.run()
+        lab.pass_time(1_000)
+    assert [lab.at(site, "n").history.site_list for site in "abcd"] == [("a", "b")] * 4
+
+
 def test_a_site_that_leaves_stops_and_can_come_back() -> None:
     lab = Lab()
     lab.make("n", COUNTER, "abc")

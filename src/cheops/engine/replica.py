@@ -48,6 +48,7 @@ from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of
 from cheops.log.policy import Policy
+from cheops.log.seals import excluding_seal
 
 PolicyOf = Callable[[str], Policy | None]
 NO_ONE: Mapping[str, str] = MappingProxyType({})
@@ -164,9 +165,10 @@ class Replica:
 
     def _seals_against(self, site: str) -> Iterator[OpId]:
         """The seals that a site must know to see that a list which names it does not count."""
-        for id_, fate in self.history.orphans.items():
-            if fate.by and site in (self.history.ops[id_].sites or ()):
-                yield fate.by
+        for op in (self.history.ops[id_] for id_ in self.history.orphans):
+            # Not by its fate: if the operation failed, that does not name the seal, and its list counts all the same.
+            if site in (op.sites or ()) and (sealing := excluding_seal(op, self.history.seals)):
+                yield sealing.id
 
     def is_behind(self, peer: str) -> bool:
         """Whether a peer is not known to have all operations and replies."""
