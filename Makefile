@@ -86,6 +86,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/python -m tests.security.fuzz --inputs $${CHEOPS_FUZZ_INPUTS:-1000000}
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
 	$(BIN)/python -m tests.gateway.chaos --minutes 10
+	$(BIN)/python -m tests.agent.status_chaos --minutes 30
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
