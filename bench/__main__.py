@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench import agent, fastpath, flows, gateway, merge, scope, security, ui
+from bench import agent, fastpath, flows, gateway, health, merge, scope, security, ui
 from bench.report import Section, write
 
 SUITES: dict[str, Callable[[], Iterable[Section]]] = {
@@ -20,6 +20,7 @@ SUITES: dict[str, Callable[[], Iterable[Section]]] = {
     "fastpath": fastpath.run,
     "flows": flows.run,
     "security": security.run,
+    "health": health.run,
     "ui": ui.run,
 }
 
