@@ -43,7 +43,7 @@ WORDS: dict[str, Any] = {
     "matrix": [{"before": "add", "after": "add", "result": "take-both"}],
 }
 _IDLE = "2s"  # so that resources leave memory often: what is known of other sites must outlive that
-_CLOCK_SLACK_S = 1.0  # a report is on its way for some time, and `as_of_s` is rounded
+_REPORT_S = 10.0  # for which a report may be on its way: `as_of_s` is about its arrival
 _WRITERS = 3
 _CHECKERS = 2
 _Answer = dict[str, Any]
@@ -262,7 +262,7 @@ def problems(
             yield f"{len(one['failed'])} failed at {site}"
         if lacking and not unknown and (answer["overall"] == "CONVERGED" or pending == 0):
             yield f"{answer['overall']}, {pending} pending at {site}, which lacks {sorted(lacking)[:5]}"
-        reported_s = asked_s - (one["as_of_s"] or 0.0) - _CLOCK_SLACK_S
+        reported_s = asked_s - (one["as_of_s"] or 0.0) - _REPORT_S
         had = {word for word, at_s in applied[site].items() if at_s < reported_s}
         if pending is not None and pending > len(sent - had) and not unknown:
             yield f"{pending} pending at {site}, which lacked at most {len(sent - had)}"

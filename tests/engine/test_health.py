@@ -6,11 +6,12 @@ import pytest
 from msgspec import structs
 
 from cheops.engine import health
-from cheops.engine.documents import Ledger
-from cheops.engine.events import Outcome, Queried, Ran, Result, Retried, Tick, Verified
+from cheops.engine.documents import Ledger, Message
+from cheops.engine.events import Outcome, Queried, Ran, Received, Result, Retried, Tick, Verified
 from cheops.engine.health import State
 from cheops.engine.status import Overall
-from cheops.log.operation import Kind
+from cheops.log.causality import contains
+from cheops.log.operation import Kind, OpId
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
 from tests.engine.picky import diverged
@@ -109,6 +110,27 @@ def test_a_wrong_order_has_a_state_of_its_own() -> None:
     lab.at("a", "n").applied.order_not_enforced = True
     assert health.state_of(lab.at("a", "n")) is State.ORDER_NOT_ENFORCED
     assert lab.status("a", "n").overall is Overall.DIVERGED
+
+
+def test_a_site_that_has_more_is_not_taken_for_one_that_differs() -> None:
+    """A message that brings an operation is lost, and the next one shows that the site has it."""
+    lab = made()
+    lab.submit("b", "n", "inc 1")
+    lab.flights.clear()
+    replica = lab.at("a", "n")
+    ahead = lab.at("b", "n")
+    message = Message(
+        "n",
+        "1",
+        known=dict(ahead.history.known),
+        known_replies=dict(ahead.replies.known),
+        settled=dict(ahead.applied.settled),
+        digest=ahead.applied.digest(),
+    )
+    lab.take("a", Received("b", message))
+    assert not contains(replica.history.known, OpId(lab.nodes["b"].origin, 1))
+    assert health.state_of(replica) is State.CONVERGING
+    assert lab.status("a", "n").overall is Overall.CONVERGING
 
 
 # -- what is not known ---------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from cheops.engine import drift
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
 from cheops.engine.evidence import evidence_of
+from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
-from cheops.log.causality import contains
+from cheops.log.causality import contains, covers
 from cheops.log.operation import OpId, Status
 
 
@@ -78,7 +79,7 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
     others = [replica.peer(site) for site in sites if site != replica.site]
     if None in pending or any(one.is_relayed for one in found) or any(peer.is_unknown for peer in others):
         return State.UNKNOWN
-    return _compared(replica, {peer.digest for peer in others}, is_here=replica.site in sites)
+    return _compared(replica, others, is_here=replica.site in sites)
 
 
 def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
@@ -93,11 +94,13 @@ def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
     return bool(differing) and not set(replica.targets()).isdisjoint(differing)
 
 
-def _compared(replica: Replica, others: set[str], *, is_here: bool) -> State:
-    """The state of a resource of which no operation is pending. `others`: the digests of the other sites."""
+def _compared(replica: Replica, others: list[PeerProgress], *, is_here: bool) -> State:
+    """The state of a resource of which no operation is pending."""
     if not others:  # no digest, which hashes every new operation: a resource at one site has nothing to compare
         return State.CONVERGED if replica.applied.is_settled else State.CONVERGING
-    digests = others | {replica.applied.digest()} if is_here else others
+    if not all(covers(replica.history.known, peer.known) for peer in others):
+        return State.CONVERGING  # one has more, which is on its way here: its digest is about other operations
+    digests = {peer.digest for peer in others} | ({replica.applied.digest()} if is_here else set())
     if "" in digests or (len(digests) > 1 and not replica.is_synced):
         return State.CONVERGING
     return State.DIVERGED if len(digests) > 1 else State.CONVERGED

@@ -56,7 +56,7 @@ class PeerProgress:
         self.known: dict[Origin, int] = {}  # operations that it has
         self.known_replies: dict[Origin, int] = {}  # replies that it has
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
-        self.digest = ""  # of its applied state, when it had settled that
+        self.digest = ""  # of its applied state, when it knew and had settled that
         self.busy = False  # it may still make operations that no other site knows
         self.last_contact_ms: int | None = None
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
@@ -100,10 +100,12 @@ class PeerProgress:
         # A peer that refuses what it got must not be sent the same batch again at once, and again.
         expects_more = self.is_unknown or (self.unfinished and has_more)
         self.is_unknown, self.reported = False, True
-        self.known = joined(self.known, message.known)
-        self.known_replies = joined(self.known_replies, message.known_replies)
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
             self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation
+        elif not covers(self.known, message.known):
+            self.digest = ""  # it has started again, with more than before, and has not settled that yet
+        self.known = joined(self.known, message.known)
+        self.known_replies = joined(self.known_replies, message.known_replies)
         self.settled = joined(self.settled, message.settled)
         self.last_contact_ms = now_ms
         if has_more:  # the peer makes progress, so the delays start small again

@@ -13,7 +13,7 @@ from cheops.engine.documents import Ledger
 from cheops.engine.events import Send
 from cheops.engine.evidence import Evidence, Presence, evidence_of
 from cheops.engine.replica import Replica
-from cheops.engine.status import Overall, status
+from cheops.engine.status import Overall, ResourceStatus, status
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
 from cheops.sim.node import Node
 from cheops.sim.world import World
@@ -79,8 +79,11 @@ class StatusChecker:
             if site != node.name:
                 yield from self._report_problems(node, replica, site)
                 yield from _has_problems(self._world.nodes[site], evidence_of(replica, site))
-        if status(replica, set(node.site.up)).overall is Overall.CONVERGED:
+        found = status(replica, set(node.site.up))
+        if found.overall is Overall.CONVERGED:
             yield from self._convergence_problems(node, replica)
+        elif found.overall is Overall.DIVERGED and _is_by_digests_alone(replica, found):
+            yield from self._divergence_problems(replica)
 
     def _report_problems(self, node: Node, replica: Replica, site: str) -> Iterator[str]:
         """What a site has reported is not missing there."""
@@ -101,6 +104,13 @@ class StatusChecker:
             if settled is Presence.LACKS and (contains(last.settled, op.id) or contains(as_of.settled, op.id)):
                 yield f"{op.id} is pending at {site}, which has reported that it is not"
 
+    def _divergence_problems(self, replica: Replica) -> Iterator[str]:
+        """Sites that know the same, and have applied it differently, do not exist unless something failed somewhere."""
+        there = [self._world.nodes[site].replica(replica.resource) for site in replica.sites]
+        troubled = [one for one in there if one and (one.applied.failed or one.applied.unknown)]
+        if not troubled and not any(one and one.applied.order_not_enforced for one in there):
+            yield "it is DIVERGED, and nothing failed anywhere"
+
     def _convergence_problems(self, node: Node, replica: Replica) -> Iterator[str]:
         assert node.site is not None  # noqa: S101 - it has a replica
         for site in replica.sites:
@@ -117,6 +127,12 @@ class StatusChecker:
                 and there.applied.digest() not in ("", replica.applied.digest())
             ):
                 yield f"it is CONVERGED, and {site} has applied it differently"
+
+
+def _is_by_digests_alone(replica: Replica, found: ResourceStatus) -> bool:
+    """Whether a resource is called DIVERGED only because the sites sum up differently what they have applied."""
+    shown = any(site.failed or site.unknown for site in found.sites) or found.order_not_enforced or found.last_known
+    return not (shown or found.drift or replica.inbox.refused or replica.proofs)
 
 
 def _settled_replica(node: Node, resource: str) -> Replica | None:
