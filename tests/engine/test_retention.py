@@ -187,3 +187,25 @@ def test_a_site_that_comes_back_takes_the_checkpoint_of_one_that_was_alone() -> 
     lab.heal()
     run(lab, 6)
     assert lab.states("n", "abc") == [58, 58, 58]
+
+
+def test_a_site_that_comes_back_by_another_beginning_takes_the_checkpoint_of_one_that_was_alone() -> None:
+    """Its own operation is in effect, and in the checkpoint. It did not sign the seal: it had left by then."""
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "ac")
+    lab.submit("c", "n", "set 1")
+    run(lab, 1)
+    lab.move("c", "n", "a")
+    run(lab, 1)
+    for _ in range(7):
+        lab.submit("a", "n", "inc 1")
+    run(lab, 12)
+    assert lab.at("a", "n").history.folded
+    lab.partition("a", "bc")
+    lab.make("n", COUNTER, "abc")
+    lab.submit("b", "n", "inc 50")  # b knows nothing of all this
+    run(lab, 1)
+    assert lab.at("c", "n").is_involved
+    lab.heal()
+    run(lab, 6)
+    assert lab.states("n", "abc") == [58, 58, 58]

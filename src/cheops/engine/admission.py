@@ -184,7 +184,7 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
 
     Operations count as forgotten only up to a seal that is in the log, and never beyond what this site has made itself.
     A checkpoint must not take the place of an operation of this site that is in effect: all sites settle an operation
-    before any of them folds it, and then this site would know the seal.
+    before any of them folds it, and then this site would know the seal; unless it had left the resource by then.
     """
     history, own = replica.history, replica.origin
     base = snapshot.base.vector if snapshot.base else NOTHING
@@ -198,9 +198,18 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
-    if lost is not None and replica.is_involved and not history.folded:
+    if lost is not None and replica.is_involved and not history.folded and not _had_left(replica, message, lost):
         return f"its checkpoint would take the place of {lost.id}, which is in effect here"
     return _unfounded(replica, message)
+
+
+def _had_left(replica: Replica, message: Message, op: Operation) -> bool:
+    """Whether this site had left the resource when others sealed an operation of it; it has come back since."""
+    history = replica.history
+    lists = [one for one in history.ops.values() if one.sites is not None and one.id not in history.orphans]
+    departures = [one for one in lists if replica.site not in (one.sites or ()) and op.is_before(one)]
+    seals = [one for one in message.ops if one.seal and contains(one.seal.stable, op.id)]
+    return any(departure.is_before(sealing) for departure in departures for sealing in seals)
 
 
 def _proving_seals(replica: Replica, message: Message) -> Iterator[Operation]:
