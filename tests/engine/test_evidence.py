@@ -209,3 +209,21 @@ def test_a_site_without_a_report_lacks_nothing_but_what_was_made_here() -> None:
     lab.restart("a")
     lab.run()
     assert seen(lab, "a", "c").pending is None, "it may have reported before the crash"
+
+
+def test_what_a_site_has_run_is_not_pending_while_it_is_busy() -> None:
+    """It reports that all is settled only when nothing is left to run; after a start that is nothing at all."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    for _ in range(5):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    lab.crash("b")
+    lab.restart("b")
+    lab.benches["b"].paused = True
+    lab.submit("a", "n", "inc 1")
+    while lab.flights:
+        lab.deliver(lab.flights[0])
+    assert lab.at("b", "n").slot.running
+    assert evidence_of(lab.at("b", "n"), "b").pending() == 1
+    assert evidence_of(lab.at("a", "n"), "b").pending() == 1

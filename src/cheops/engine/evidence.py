@@ -6,7 +6,8 @@ There are two kinds of evidence, and only the site itself can give either:
               the operation, it *lacked* it at that time. `PeerProgress` keeps the last report.
     replies   a site signs its replies and its operations, and others pass them on. One that is not in its report proves
               that the site went on without reporting here (`is_relayed`): it had what the document depends on. What it
-              may have beyond that is *not known* since its report.
+              may have beyond that is *not known* since its report. A reply also says what a site has run before it
+              reports that nothing is left to run, which takes until it is no longer busy.
 
 Without either, nothing is known: silence is no evidence that a site lacks something.
 """
@@ -18,7 +19,7 @@ from functools import cached_property
 
 from cheops.engine.replica import Replica
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
-from cheops.log.operation import Operation, Origin, Status, Verdict
+from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Status, Verdict
 
 _FINISHED = (Status.OK, Status.KO)
 
@@ -53,7 +54,7 @@ class Evidence:
 
     def has_settled(self, op: Operation) -> Presence:
         """Whether the site has run an operation, or passed it over."""
-        if contains(self.settled, op.id) or (self.is_relayed and self._is_done(op)):
+        if contains(self.settled, op.id) or self._is_done(op):
             return Presence.HAS
         return self._absence(op)
 
@@ -98,9 +99,23 @@ class Evidence:
             vector = joined(vector, {**op.deps, op.origin: op.seq})
         return vector
 
+    @cached_property
+    def _ran_here(self) -> set[OpId]:
+        """Of this site itself: what it has run, also before nothing is left to run."""
+        applied = self.replica.applied
+        return {entry.id for entry in applied.entries} | applied.failed.keys()
+
+    @cached_property
+    def _wiped_n(self) -> int:
+        """The number of the site's last reply that it has deleted its copy, after it had left; else 0."""
+        own = self.replica.replies.of_origin(self.origin) if self.origin else []
+        return max((reply.n for reply in own if reply.key in SILENT_KEYS and reply.wiped), default=0)
+
     def _is_done(self, op: Operation) -> bool:
+        if self.site == self.replica.site:
+            return op.id in self._ran_here or op.id in self.replica.history.fates or op.is_silent
         reply = self.replica.replies.get(op.id, self.site)
-        if reply is not None and reply.origin == self.origin and reply.status in _FINISHED:
+        if reply is not None and reply.origin == self.origin and reply.status in _FINISHED and reply.n > self._wiped_n:
             return True
         if not contains(self._replied, op.id):
             return False
