@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cheops.api.checks import DOCUMENT
 from cheops.api.endpoints import ENDPOINTS
 from cheops.api.models.operations import SubmitRequest
-from cheops.api.models.site import CHECK_GROUPS, Problem
+from cheops.api.models.site import CHECK_DOCUMENT, CHECK_GROUPS, Problem
 from cheops.api.openapi import document, operations_of
 from cheops.client import Agent
 from tests.agent.rig import MakeRig
@@ -100,7 +99,7 @@ def test_the_reference_has_every_model_and_field() -> None:
 
 
 def test_the_anchors_of_checks_are_there() -> None:
-    text = (ROOT / DOCUMENT).read_text(encoding="utf-8")
+    text = (ROOT / CHECK_DOCUMENT).read_text(encoding="utf-8")
     assert set(CHECK_GROUPS) <= set(re.findall(r"^## (\w+)$", text.lower(), re.MULTILINE))
 
 

@@ -208,13 +208,22 @@ def _cut_off(rig: Rig, cheops: Cheops) -> None:
     rig.kill("site2")
     until(lambda: re.search(r"site2 +down", cheops("site", "list").out), "for site2 to be down")
     ran = cheops("exec", "--id", "notes", "--type", "add", "--command", "echo v >> notes", "--timeout", "0.3", code=3)
-    assert "TIMEOUT site2" in ran.out
+    refused = "the connection is refused: nothing listens at its address"
+    assert "TIMEOUT site2  no reply yet (connection refused); delivery continues in the background" in ran.out
     assert "cheops wait notes --for=converged" in ran.err
     assert cheops("status", "notes", code=3).out.startswith("UNREACHABLE")
     assert cheops("wait", "notes", "--timeout", "0", code=3).out.startswith("UNREACHABLE")
-    assert "no reply from site2" in cheops("verify", "notes", code=3).out
-    assert words(cheops("site", "ping", "site2", code=1).out)[1][:2] == ["site2", "failed"]
-    assert re.search(r"✗ site2 is down: last seen [^0]", cheops("check", code=1).out)  # not: probed 0 s ago
+    verified = cheops("verify", "notes", code=3).out
+    assert "no reply from site2" in verified
+    assert re.search(rf"site2 +UNREACHABLE +site2 is unreachable: {refused[:25]}", verified)
+    pinged = cheops("site", "ping", "site2", code=1).out
+    assert words(pinged)[1][:2] == ["site2", "failed"]
+    assert refused in pinged
+    # Not: probed 0 s ago.
+    assert re.search(rf"✗ site2 is down: last seen [^0].* s ago; {refused}", cheops("check", code=1).out)
+    assert re.search(r"state +down, last seen \d+ s ago", cheops("describe", "site", "site2").out)
+    feed = json.loads(cheops("site", "list", "-o", "json").out)
+    assert next(one["problems"] for one in feed["sites"] if one["name"] == "site2") == [refused]
     assert "Remove it there first, or use --force" in cheops("site", "forget", "site2", code=1).err
     assert "it no longer counts for: notes" in cheops("site", "forget", "site2", "--force").out
     assert re.search(r"site2 +forgotten", cheops("get", "sites").out)

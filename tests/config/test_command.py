@@ -83,6 +83,7 @@ def test_check_gives_programs_everything(tmp_path: Path, output: str, load: Call
             "limits",
             "heartbeat",
             "notify",
+            "errors",
             "warnings",
             "hints",
         ),
@@ -96,6 +97,19 @@ def test_check_gives_programs_everything(tmp_path: Path, output: str, load: Call
     assert counter["limits"]["cpu_s"] is None
     assert data["warnings"] == ["types.counter: no command is allowed; list patterns under 'allow'"]
     assert (data["notify"], data["hints"]) == ({}, [])
+
+
+def test_check_reports_what_no_agent_can_work_with(tmp_path: Path) -> None:
+    """An agent refuses the first; the other makes its first command fail."""
+    path = write_file(tmp_path, "site: a\ntypes: {t: {allow: [x], user: nobody-here, reset: zero}}\n")
+    ran = run_here("config", "check", str(path))
+    assert (ran.code, ran.out.splitlines()[0]) == (1, f"{path} cannot be used (a)")
+    errors = [line for line in ran.out.splitlines() if line.startswith("error:")]
+    assert len(errors) == 2
+    assert errors[0].startswith("error: 'security' is missing, and no agent starts without it")
+    assert errors[1].startswith("error: types.t: there is no user 'nobody-here' on this machine")
+    data = run_here("config", "check", str(path), "-o", "json")
+    assert (data.code, len(json.loads(data.out)["errors"])) == (1, 2)
 
 
 BEHIND_A_GATEWAY = """

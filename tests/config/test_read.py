@@ -218,7 +218,6 @@ DOUBTFUL = [
     ),
     (f"{{{ORDERED}, allow: [x]}}", [NO_RESET]),
     (f"{{{ORDERED}, allow: [x], reset: zero}}", []),
-    (f"{{{FINE}, cwd: /nowhere/at/all}}", ["the directory of 'cwd' does not exist: /nowhere/at/all"]),
     (
         f"{{{FINE}, read: r, checkpoint: {{write: 'w {{state}}'}}, max_output: 128KiB}}",
         [
@@ -237,6 +236,15 @@ DOUBTFUL = [
 def test_doubtful_types_are_accepted_with_a_warning(tmp_path: Path, settings: str, warnings: list[str]) -> None:
     config = read(tmp_path, f"site: a\ntypes: {{t: {settings}}}")
     assert list(config.warnings) == [f"types.t: {warning}" for warning in warnings]
+
+
+def test_what_the_machine_lacks_is_a_problem_until_it_is_there(tmp_path: Path) -> None:
+    config = read(tmp_path, f"site: a\nsecurity: none\ntypes: {{t: {{{FINE}, cwd: made, user: nobody-here}}}}")
+    lacks_user = "types.t: there is no user 'nobody-here' on this machine: create it, or correct 'user'"
+    assert list(config.problems()) == [f"types.t: the directory of 'cwd' does not exist: {tmp_path}/made", lacks_user]
+    (tmp_path / "made").mkdir()
+    assert list(config.problems()) == [lacks_user]
+    assert config == read_site(config.source)  # what was read has not changed
 
 
 def test_an_address_that_peers_cannot_reach_is_doubtful(tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ def test_what_could_not_be_written_is_written_later(world: World) -> None:
     assert world.look() == ["site-down", "site-up", "site1:1"]
 
 
+def test_a_site_that_goes_down_is_reported_with_the_reason(world: World) -> None:
+    world.looks.add_peer_event(PeerDown("site2"), "the connection is refused")
+    assert world.look() == ["site-down"]
+    assert [event.detail for event in world.journal.after(0, 100).events] == ["the connection is refused"]
+
+
 def test_a_notice_of_the_same_state_is_told_once(world: World) -> None:
     notice = Notify("n", "order-not-enforced")
     for _ in range(2):

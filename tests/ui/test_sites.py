@@ -16,7 +16,7 @@ def test_all_sites_are_drawn_and_listed_and_can_be_pinged(mesh: Mesh, page: Page
     expect(page.locator('svg a.node[aria-label="site2: up"]')).to_be_visible()
     row = page.locator('tr[data-site="site2"]')
     expect(row.locator('[data-state="up"]')).to_be_visible()
-    expect(row).to_contain_text(re.compile(r"as of (now|\d+ s ago)"))
+    expect(row).to_contain_text(re.compile(r"seen (just now|\d+ s ago)"))
     expect(row).to_contain_text("image")
     page.get_by_role("button", name="Ping site2").click()
     expect(row.locator(".toolbar .small.muted")).to_have_text(re.compile(r"\d ms"))

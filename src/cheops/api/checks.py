@@ -14,18 +14,19 @@ from pathlib import Path
 from msgspec import structs
 
 from cheops import __version__
+from cheops.api.configuration_checks import configuration_checks, type_checks
 from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
-from cheops.api.views.status import blocked_sentence, clock_is_wrong, type_differences
+from cheops.api.models.site import make_check as _check
+from cheops.api.views.status import blocked_sentence, clock_is_wrong
 from cheops.backends.protocol import Finding
 from cheops.config.address import address_of_url, is_loopback
 from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.services import ServiceConfig
-from cheops.config.site import SiteConfig, read_site
+from cheops.config.site import SiteConfig
 from cheops.engine.admission import FALSE_SNAPSHOT, waiting_for_refused
 from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STAMP
 from cheops.engine.replica import Replica
-from cheops.errors import CheopsError
 from cheops.gateway.server import Gateway
 from cheops.gateway.service_tls import listener_files
 from cheops.node.node import Node
@@ -36,9 +37,8 @@ from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.prober import now
 from cheops.peers.views import SiteView
 from cheops.security.refusals import AGAINST_POLICY, Refused
-from cheops.text import in_words, listed, printable, shortened
+from cheops.text import listed, printable, shortened
 
-DOCUMENT = "docs/troubleshooting.md"
 SECURITY_DOCUMENT = "docs/security.md"
 _LITTLE_BYTES = 64 * 1024 * 1024  # of free space, below which there is a warning
 _CONNECT_S = 2.0
@@ -54,11 +54,11 @@ _OTHERS = 0o077  # the permissions of group and others
 async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     peers = [view for view in node.mesh.sites(now()) if not view.here and view.state is not SiteState.FORGOTTEN]
     results = [
-        *await asyncio.to_thread(lambda: list(_configuration(node))),
+        *await asyncio.to_thread(lambda: list(configuration_checks(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
         *_own_clock(node.mesh.common_clock),
         *(_clock(peer) for peer in peers if peer.clock),
-        *(check for peer in peers for check in _same_types(node, peer)),
+        *(check for peer in peers for check in type_checks(node, peer)),
         *fault_checks(node),
         *await resource_checks(node),
         *trust_checks(node),
@@ -73,32 +73,6 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     ]
     results.sort(key=lambda check: CHECK_GROUPS.index(check.group))  # a backend reports in the group where readers look
     return Checks(site=node.name, ok=all(check.ok for check in results), checks=tuple(results))
-
-
-def _check(group: str, name: str, detail: str, hint: str = "", level: Level | None = None) -> Check:
-    """Passes without a hint, since there is nothing to do; with one it fails, unless `level` says otherwise."""
-    level = level or (Level.FAILED if hint else Level.OK)
-    ok = level is not Level.FAILED
-    anchor = f"{DOCUMENT}#{group}"
-    return Check(group=group, name=name, level=level, ok=ok, detail=detail, hint=hint, anchor=anchor)
-
-
-def _configuration(node: Node) -> Iterator[Check]:
-    path = node.config.source
-    try:
-        same = read_site(path) == node.config
-    except CheopsError as error:
-        yield _check("configuration", f"{path} cannot be read", str(error), "fix it before the next start")
-        return
-    if same:
-        yield _check("configuration", f"{path} is in force", "unchanged since the agent started")
-    else:
-        hint = "restart the agent to apply it"
-        name = f"{path} has changed since the agent started"
-        yield _check("configuration", name, "the agent uses the earlier version", hint, Level.WARNING)
-    for warning in node.config.warnings:
-        hint = "run 'cheops config check' for details"
-        yield _check("configuration", "configuration has a warning", warning, hint, Level.WARNING)
 
 
 def _store(node: Node) -> Iterator[Check]:
@@ -127,18 +101,6 @@ def _store(node: Node) -> Iterator[Check]:
         yield _check("store", "audit log was altered", node.audit.altered, hint)
 
 
-def _same_types(node: Node, peer: SiteView) -> Iterator[Check]:
-    """Types that differ make the sites merge differently, or let the first operation fail at one of them."""
-    theirs = dict(peer.types)
-    shared = sum(name in theirs for name, _ in node.mesh.own.types)
-    if found := type_differences(node.mesh, peer.types):
-        hint = f"make them equal in the configuration files of {node.name} and {peer.name}"
-        name = f"{peer.name} configures some types differently"
-        yield _check("configuration", name, in_words([str(one) for one in found]), hint)
-    elif shared:
-        yield _check("configuration", f"{peer.name} configures shared types equally", f"{shared} compared")
-
-
 def _own_clock(clock: CommonClock) -> Iterator[Check]:
     if clock.is_corrected:
         detail = f"{-clock.correction_ms / 1000:+,.0f} s against most sites"
@@ -162,7 +124,8 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
         else:
             hint = f"check that its agent runs and that {peer.url or 'its address'} is reachable from here"
             seen = "never seen" if peer.contact_ms is None else f"last seen {peer.contact_ms / 1000:,.0f} s ago"
-            yield _check("peers", f"{peer.name} is {peer.state.value}", seen, hint)
+            detail = f"{seen}; {peer.problem}" if peer.problem else seen
+            yield _check("peers", f"{peer.name} is {peer.state.value}", detail, hint)
     for text in node.mesh.problems():
         yield _check("peers", "sites disagree on an identity", text, "see 'cheops site list'")
     yield from map(_name_conflict, node.mesh.name_conflicts())

@@ -30,7 +30,6 @@ from starlette.types import Message, Receive
 
 from cheops.api.permissions import check_sites, check_type, principal_of, require_role
 from cheops.api.submission import (
-    NO_REPLY_YET,
     SUPERSEDED,
     NotInvolvedError,
     OperationRequest,
@@ -38,6 +37,7 @@ from cheops.api.submission import (
     check_names,
     execute,
     forward,
+    no_reply,
     parse_sites,
 )
 from cheops.engine.events import Answer, Result, Stage
@@ -47,7 +47,8 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import FileRef, Kind, Status
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
-from cheops.peers.client import read_json_response
+from cheops.peers.client import connection_problem, read_json_response
+from cheops.peers.probes import NO_RESPONSE
 from cheops.security.principal import Principal, Role
 from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.store.room import Reservation
@@ -102,7 +103,7 @@ async def _exec(node: Node, request: Request) -> Response:
                 return await forward(node, request, elsewhere, path, form, timeout_s)
         finally:
             await form.close()
-    lines = _lines(wanted, sites, accepted, answers)
+    lines = _lines(node, wanted, sites, accepted, answers)
     headers = {"Cheops-Operation": quote(str(accepted.op), safe=":")} if accepted.op else {}
     return StreamingResponse(lines, media_type="application/json", headers=headers)
 
@@ -179,7 +180,7 @@ def _chunks(upload: UploadFile) -> Iterator[bytes]:
 
 
 async def _lines(
-    wanted: OperationRequest, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
+    node: Node, wanted: OperationRequest, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
 ) -> AsyncIterator[bytes]:
     responded: set[str] = set()
     async for answer in answers:
@@ -193,7 +194,7 @@ async def _lines(
             return
     for site in sites:
         if site not in responded:
-            missing = Answer(accepted.request, Stage.SITE, accepted.op, site, None, NO_REPLY_YET)
+            missing = Answer(accepted.request, Stage.SITE, accepted.op, site, None, no_reply(node, site))
             yield _line(wanted, sites, missing)
 
 
@@ -241,6 +242,9 @@ async def _show(node: Node, request: Request) -> Response:
     return JSONResponse(dict(zip(sites, states, strict=True)))
 
 
+TIMEOUT = "TIMEOUT"  # no response in time
+UNREACHABLE = "UNREACHABLE"  # of the site, or of its application: certainly nothing was run
+_READ_STATUSES = {Result.OK: "OK", Result.KO: "KO", Result.RETRY: UNREACHABLE, Result.MAYBE: TIMEOUT}
 CUT = "Cut"  # the output is not the whole state: that two of them are equal says nothing
 
 
@@ -248,7 +252,7 @@ async def show_at(node: Node, who: Principal, site: str, id_: str, command: str)
     if site == node.name:
         return await show_here(node, who, id_, command)
     if node.address_of(site) is None:
-        return {"Status": "TIMEOUT", "Output": f"the address of {site} is not known"}
+        return {"Status": UNREACHABLE, "Output": f"the address of {site} is not known"}
     body = {"resource": id_, "command": command}
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
@@ -263,7 +267,9 @@ async def show_at(node: Node, who: Principal, site: str, id_: str, command: str)
                     "Output": str(state.get("detail", f"{site} responded with status {response.status}")),
                 }
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        return {"Status": "TIMEOUT", "Output": f"{site} is unreachable: {error or type(error).__name__}"}
+        problem = connection_problem(error)
+        status = TIMEOUT if problem == NO_RESPONSE else UNREACHABLE
+        return {"Status": status, "Output": f"{site} is unreachable: {problem}"}
     shown = {name: str(state.get(name, "")) for name in ("Status", "Output")}
     return {**shown, CUT: "yes"} if state.get(CUT) else shown
 
@@ -288,7 +294,7 @@ async def show_here(node: Node, who: Principal, id_: str, command: str) -> dict[
     type_ = node.config.type_named(rtype)
     async with node.read_queue.place(str(who)):
         outcome = await node.backends.of_type(type_.name).read(type_.name, id_, command)
-    status = {Result.OK: "OK", Result.KO: "KO"}.get(outcome.result, "TIMEOUT")
+    status = _READ_STATUSES[outcome.result]
     return {"Status": status, "Output": outcome.output, **({CUT: "yes"} if outcome.cut else {})}
 
 

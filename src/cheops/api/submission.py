@@ -34,7 +34,7 @@ from cheops.log.names import resource_problem
 from cheops.log.operation import Command, FileRef, Kind
 from cheops.node.effects import Answers
 from cheops.node.node import Node
-from cheops.peers.client import NoAddressError, read_response
+from cheops.peers.client import REFUSED_CONNECTION, NoAddressError, connection_problem, read_response
 from cheops.plugins import scope_functions
 from cheops.scope.parser import parse
 from cheops.scope.route import One, Replicas, resolve
@@ -46,6 +46,7 @@ from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.text import listed, printable, shortened
 
 NO_REPLY_YET = "no reply yet; delivery continues in the background"
+_REFUSED_YET = "no reply yet (connection refused); delivery continues in the background"
 SUPERSEDED = "superseded by another operation"
 _ACCEPTANCE_S = 2.0  # an acceptance takes milliseconds; however short the client's timeout is, wait for it
 MAX_COMMAND_BYTES = 128 * 1024  # Linux accepts no longer argument of a program (MAX_ARG_STRLEN)
@@ -85,6 +86,11 @@ class OperationRequest:
     names: tuple[str, ...] = ()  # the sites, if they are resolved already; instead of `sites`
     by: Principal = NOBODY  # the client; the guard has checked its right to the route
     revision: str = ""  # of the resource when a backend of this site made the command of its state; see repair.py
+
+
+def no_reply(node: Node, site: str) -> str:
+    """What to say of a site that has not replied to an operation."""
+    return _REFUSED_YET if node.mesh.problem_of(site) == REFUSED_CONNECTION else NO_REPLY_YET
 
 
 def check_names(resource: str, type_: str = "-") -> None:
@@ -281,7 +287,8 @@ async def _send(  # noqa: PLR0913, PLR0917 - as above
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoAddressError):
         return None  # there was no connection, so nothing was sent
     except (aiohttp.ClientError, OSError) as error:
-        raise _lost(f"{site} got the request, but its response was lost: {error}. It may have taken effect") from None
+        problem = connection_problem(error)
+        raise _lost(f"{site} got the request, but its response was lost: {problem}. It may have taken effect") from None
 
 
 async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -335,6 +342,6 @@ async def post_to_site(  # noqa: PLR0913, PLR0917 - where, what, and on whose be
                 raise CheopsError(from_json(content, Problem).detail, status=status)
             return from_json(content, kind)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoAddressError) as error:
-        raise _unreachable(f"{site} is unreachable: {error}") from None
+        raise _unreachable(f"{site} is unreachable: {connection_problem(error)}") from None
     except (aiohttp.ClientError, TimeoutError, OSError, *_UNREADABLE) as error:
-        raise _lost(f"the response of {site} was lost: {error or type(error).__name__}") from None
+        raise _lost(f"the response of {site} was lost: {connection_problem(error)}") from None

@@ -52,6 +52,8 @@ def agent_command(
     log = logging.getLogger("cheops")
     for warning in site.warnings:
         log.warning("%s", warning)
+    for problem in site.problems() if site.security.is_specified else ():
+        log.error("%s", problem)  # the agent starts: other types may work
     peers = ", ".join(site.peers) or "none configured"
     url = site.listen.url_as(site.security.scheme)
     run_agent(site, lambda: log.info("%s listens on %s; peers: %s", site.name, url, peers))

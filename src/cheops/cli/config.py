@@ -17,7 +17,7 @@ from rich.console import Console
 from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
 from cheops.config.address import DEFAULT_LISTEN, AddressError, address_of_url, is_loopback, parse_address, parse_url
 from cheops.config.notify import SELECTABLE_EVENTS, Channel, CommandConfig, MailConfig, TargetConfig, WebhookConfig
-from cheops.config.security import DEFAULT_FOLDER, MISSING_SECURITY, NONE, SecurityConfig
+from cheops.config.security import DEFAULT_FOLDER, NONE, SecurityConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.settings import default_of
 from cheops.config.site import DEFAULT_FILE, SiteConfig, parse_site, read_site
@@ -110,12 +110,18 @@ def check_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file of a site.")] = DEFAULT_FILE,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check a configuration file and show what it configures. Nothing is started."""
+    """Check a configuration file and show what it configures. Nothing is started.
+
+    Exit code: 0 if an agent can work with it on this machine, 1 if not.
+    """
     config = read_site(file)
-    emit(output, _config_data(config), lambda console: _show_config(console, config))
+    problems = list(config.problems())
+    emit(output, _config_data(config, problems), lambda console: _show_config(console, config, problems))
+    if problems:
+        raise typer.Exit(1)
 
 
-def _config_data(config: SiteConfig) -> dict[str, Any]:
+def _config_data(config: SiteConfig, problems: list[str]) -> dict[str, Any]:
     return {
         "site": config.name,
         "listen": str(config.listen),
@@ -128,13 +134,10 @@ def _config_data(config: SiteConfig) -> dict[str, Any]:
         "limits": asdict(config.limits),
         "heartbeat": asdict(config.heartbeat),
         "notify": {target.name: _target_data(target) for target in config.notify},
-        "warnings": _warnings(config),
+        "errors": problems,
+        "warnings": list(config.warnings),
         "hints": _hints(config),
     }
-
-
-def _warnings(config: SiteConfig) -> list[str]:
-    return [*([] if config.security.is_specified else [MISSING_SECURITY]), *config.warnings]
 
 
 def _security_data(security: SecurityConfig) -> dict[str, Any] | str | None:
@@ -171,8 +174,9 @@ def _type_data(type_: TypeConfig) -> dict[str, Any]:
     }
 
 
-def _show_config(out: Console, config: SiteConfig) -> None:
-    out.print(f"{_relative(config.source)} is valid ({config.name})\n", style="bold", soft_wrap=True)
+def _show_config(out: Console, config: SiteConfig, problems: list[str]) -> None:
+    verdict = "cannot be used" if problems else "is valid"
+    out.print(f"{_relative(config.source)} {verdict} ({config.name})\n", style="bold", soft_wrap=True)
     facts = table("SETTING", "VALUE")
     facts.add_row("listens at", str(config.listen))
     facts.add_row("reached at", config.advertise)
@@ -187,10 +191,11 @@ def _show_config(out: Console, config: SiteConfig) -> None:
     _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
     _show_named(out, "TARGET", {target.name: _target_facts(target) for target in config.notify})
     hints = _hints(config)
-    warnings = _warnings(config)
-    if warnings or hints:
+    if problems or config.warnings or hints:
         out.print()
-    for warning in warnings:
+    for problem in problems:
+        out.print(f"error: {problem}", style="red", soft_wrap=True)
+    for warning in config.warnings:
         out.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     for hint in hints:
         out.print(f"hint: {hint}", style="dim", soft_wrap=True)

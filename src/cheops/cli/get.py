@@ -17,6 +17,7 @@ from cheops.cli.output import (
     OutputOption,
     age,
     emit_answer,
+    last_seen,
     one_line,
     print_table,
     printable_lines,
@@ -160,7 +161,7 @@ def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOpti
 
 def draw_site_list(out: Console, response: "Sites", *, wide: bool = False) -> None:
     more = ("URL", "VERSION", "CLOCK", "SERVICES") if wide else ()
-    rows = table("SITE", "STATE", "AS OF", "RTT", *more)
+    rows = table("SITE", "STATE", "LAST SEEN", "RTT", *more)
     for site in response.sites:
         extra = (site.url, site.version or "?", _clock(site), ", ".join(site.services) or "-") if wide else ()
         rtt = f"{'' if site.rtt_measured else '~'}{rounded_ms(site.rtt_ms)}" if site.rtt_ms is not None else "-"
@@ -324,7 +325,7 @@ def _replicant_facts(response: "ReplicantView") -> Iterable[tuple[str, str | Tex
 
 def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
     yield "site", f"{site.name} (this agent)" if site.here else site.name
-    yield "state", styled_status(site.state).append(f", as of {age(site.as_of_s)}")
+    yield "state", styled_status(site.state).append("" if site.here else f", {last_seen(site.as_of_s)}")
     yield "url", site.url
     measured = "measured" if site.rtt_measured else "estimated"
     yield "round trip", f"{rounded_ms(site.rtt_ms)}{f', {measured}' if site.rtt_ms is not None else ''}"

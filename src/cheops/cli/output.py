@@ -151,6 +151,13 @@ def age(seconds: float | None) -> str:
     return f"{seconds / _HOUR_S:.1f} h ago"
 
 
+def last_seen(seconds: float | None) -> str:
+    """When a site was last heard of: `seen just now`, `last seen 42 s ago`; `never seen`."""
+    if seconds is None:
+        return "never seen"
+    return "seen just now" if seconds < 1 else f"last seen {age(seconds)}"
+
+
 def short_time(at: str | None) -> str:
     """A time of the API, to the second."""
     return "-" if at is None else at.replace("T", " ").split(".")[0].removesuffix("Z")

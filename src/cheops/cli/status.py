@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cheops.api.models.site import Check, Checks
 
 
+_SILENT = ("TIMEOUT", "UNREACHABLE")
 _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
 
@@ -237,7 +238,7 @@ def verify_command(
 def verify_exit_code(response: "Verification") -> int:
     if response.same:
         return 0
-    answered = [state for state in response.states if state.status != "TIMEOUT"]
+    answered = [state for state in response.states if state.status not in _SILENT]
     agree = len({state.output for state in answered}) <= 1 and all(s.status == "OK" for s in answered)
     return NOT_YET if agree and len(answered) < len(response.states) else FAILED
 
@@ -262,14 +263,14 @@ def _verify_verdict(response: "Verification") -> str:
         if len(sites) == 1:
             return f"only at {sites[0]}"
         return "equal at both sites" if len(sites) == 2 else f"equal at all {len(sites)} sites"
-    silent = [state.site for state in response.states if state.status == "TIMEOUT"]
+    silent = [state.site for state in response.states if state.status in _SILENT]
     if verify_exit_code(response) == NOT_YET:
-        replied = [state.site for state in response.states if state.status != "TIMEOUT"]
+        replied = [state.site for state in response.states if state.status not in _SILENT]
         if len(replied) < 2:
             return f"no reply from {', '.join(silent)}: nothing was compared"
         return f"no reply from {', '.join(silent)}; the others are equal"
     id_ = shlex.quote(printable(response.resource))
-    unread = [state.site for state in response.states if state.status not in ("OK", "TIMEOUT")]
+    unread = [state.site for state in response.states if state.status not in ("OK", *_SILENT)]
     if len(unread) + len(silent) == len(response.states):
         return (
             f"the state of no site could be read, so nothing was compared: see STATE. cheops status {id_} says whether "

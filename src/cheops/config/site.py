@@ -12,7 +12,7 @@ Only `site` is required. All sites may share one list of peers, so a site accept
 equal `advertise`. What is valid but probably a mistake becomes a warning (`SiteConfig.warnings`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,6 +21,7 @@ from cheops.config.address import DEFAULT_LISTEN, Address, address_of_url, is_lo
 from cheops.config.gateway import GatewayConfig, UnknownCalls, address_conflict, gateway_warnings
 from cheops.config.notify import TARGETS, TargetConfig
 from cheops.config.security import (
+    MISSING_SECURITY,
     SECURITY,
     UNSPECIFIED,
     ClientsConfig,
@@ -195,6 +196,13 @@ class SiteConfig(Section):
     demo: DemoConfig | None = setting(section(DemoConfig), None, "Demo mode, see [below](#demo).")
     source: Path = DEFAULT_FILE  # the file itself
     warnings: tuple[str, ...] = ()
+
+    def problems(self) -> Iterator[str]:
+        """Why no agent starts with this configuration, or why its commands fail on this machine."""
+        if not self.security.is_specified:
+            yield MISSING_SECURITY
+        for name, type_ in self.types.items():
+            yield from (f"types.{name}: {problem}" for problem in type_.problems())
 
     @property
     def listeners(self) -> Iterable[tuple[str, Address]]:

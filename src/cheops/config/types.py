@@ -5,6 +5,7 @@ The operator writes the commands of a type here (`read`, `reset`, `checkpoint`, 
 for the state of a resource.
 """
 
+import pwd
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -280,9 +281,15 @@ class TypeConfig(Section):
             )
         yield from self._warnings_of_commands()
 
-    def _warnings_of_commands(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
+        """Why the first command would fail on this machine. Not part of what was read: the machine may change while
+        the file stays the same."""
         if self.command.cwd is not None and not self.command.cwd.is_dir():
             yield f"the directory of 'cwd' does not exist: {self.command.cwd}"
+        if self.command.user is not None and not _is_user(self.command.user):
+            yield f"there is no user '{self.command.user}' on this machine: create it, or correct 'user'"
+
+    def _warnings_of_commands(self) -> Iterator[str]:
         if self.checkpoint and self.command.max_output_bytes > MAX_STATE_BYTES:
             yield (
                 "'max_output' is more than a checkpoint can write: a state is one word of a command line, "
@@ -312,6 +319,14 @@ def _place_within(value: Value, key: str) -> Value:
     if not inner:
         return at
     return place(at, inner) if is_set(at, inner) else place(value, inner)
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _load_plugin(value: Value, name: str | None, load: Callable[[str], T]) -> T | None:

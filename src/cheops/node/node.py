@@ -470,7 +470,7 @@ class Node:
     def _report_peer_event(self, event: PeerEvent) -> None:
         self._snapshot = None
         self.pump.post(event)
-        self.notifier.report_peer(event)
+        self.notifier.report_peer(event, self.mesh.problem_of(event.peer))
         for listener in self.peer_listeners:
             listener(event)
 

@@ -130,8 +130,8 @@ def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) 
     )
 
 
-def of_peer(event: PeerUp | PeerDown, site: str, at_ms: int) -> Event:
-    """That another site can be reached, or cannot."""
+def of_peer(event: PeerUp | PeerDown, site: str, at_ms: int, detail: str = "") -> Event:
+    """That another site can be reached, or cannot; `detail` says why."""
     kind = EventKind.SITE_UP if isinstance(event, PeerUp) else EventKind.SITE_DOWN
     return Event(
         id=f"{kind}:{_quoted(site)}/{_quoted(event.peer)}/{at_ms}",
@@ -139,6 +139,7 @@ def of_peer(event: PeerUp | PeerDown, site: str, at_ms: int) -> Event:
         time=shown_time(at_ms),
         site=site,
         sites=(event.peer,),
+        detail=detail,
     )
 
 

@@ -135,9 +135,9 @@ class Notifier:
         if self._observer:
             self._observer.add_notice(notice)
 
-    def report_peer(self, event: PeerUp | PeerDown) -> None:
+    def report_peer(self, event: PeerUp | PeerDown, why: str = "") -> None:
         if self._observer:
-            self._observer.add_peer_event(event)
+            self._observer.add_peer_event(event, why)
 
     # -- status ----------------------------------------------------------------------------------------------
 

@@ -101,8 +101,8 @@ class EngineObserver:
         known, rtype = (replica.history.known, replica.type.name) if replica else ({}, "")
         self._add(of_notice(notice, self._follower.origin.site, rtype, known, wall_ms()))
 
-    def add_peer_event(self, event: PeerUp | PeerDown) -> None:
-        self._add(of_peer(event, self._follower.origin.site, wall_ms()))
+    def add_peer_event(self, event: PeerUp | PeerDown, why: str = "") -> None:
+        self._add(of_peer(event, self._follower.origin.site, wall_ms(), why))
 
     def _add(self, event: Event | None) -> None:
         if event is not None and len(self._loose) < _MOST_LOOSE:

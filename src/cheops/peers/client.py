@@ -4,6 +4,8 @@ With security on, a request goes over TLS to the very site that it is for, where
 wrong or forged): the other end must show that site's certificate. Redirects are not followed.
 """
 
+import errno
+import os
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -12,6 +14,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from cheops.peers.probes import NO_RESPONSE
 from cheops.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -79,6 +82,35 @@ async def read_json_response(response: aiohttp.ClientResponse, most_bytes: int) 
         return decode_json(await read_response(response, most_bytes), dict[str, Any])
     except ValueError as error:
         raise InvalidResponseError(f"a response that is not a JSON object: {error}") from None
+
+
+REFUSED_CONNECTION = "the connection is refused: nothing listens at its address"
+
+_CLOSED = "the connection was closed without a response"
+_PROBLEMS = {errno.ECONNREFUSED: REFUSED_CONNECTION, errno.ECONNRESET: _CLOSED, errno.EPIPE: _CLOSED}
+
+
+def connection_problem(error: BaseException) -> str:  # noqa: PLR0911 - one per problem
+    """Why a request to another site got no response, in plain words: the library's own text names its classes."""
+    match error:
+        case NoAddressError() | InvalidResponseError():
+            return str(error)
+        case aiohttp.ClientConnectorDNSError():
+            return f"its host name {printable(shortened(error.host))} cannot be resolved"
+        case ssl.SSLCertVerificationError():
+            why = getattr(getattr(error, "certificate_error", error), "verify_message", "")
+            return f"its certificate is not accepted{f': {why}' if why else ''}"
+        case ssl.SSLError():
+            return "no secure connection can be made"
+        case TimeoutError():
+            return NO_RESPONSE
+        case aiohttp.ServerDisconnectedError():
+            return _CLOSED
+        case OSError(errno=int(number)) if number in _PROBLEMS:
+            return _PROBLEMS[number]
+        case OSError(errno=int(number)) if number > 0:
+            return f"no connection can be made: {os.strerror(number).lower()}"
+    return printable(shortened(str(error) or type(error).__name__, 300))
 
 
 class PeerClient:

@@ -30,7 +30,7 @@ from cheops.engine.documents import Document, Message, size_of
 from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
-from cheops.peers.client import PeerClient, read_response
+from cheops.peers.client import PeerClient, connection_problem, read_response
 from cheops.peers.couchdb.documents import CouchDocument, RefusedError, couch_document, parse_document, shared_key
 from cheops.store import codec
 from cheops.store.codec import MAX_DOCUMENT_BYTES
@@ -229,7 +229,7 @@ class PeerLinks:
                 text = await read_response(response, _MOST_ANSWER)
                 why = f"{response.status}: {text[:300].decode(errors='replace')}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            why = str(error) or type(error).__name__
+            why = connection_problem(error)
         counts.failures += 1
         _log.info("%s did not take messages: %s", peer, why)
         self._report_unreachable(peer)

@@ -152,9 +152,9 @@ class Mesh:
                 self._missed(sent.site, now_ms)
         return self._announced.drain()
 
-    def probe_failed(self, probe_id: int, now: Now) -> list[PeerEvent]:
+    def probe_failed(self, probe_id: int, now: Now, why: str = "") -> list[PeerEvent]:
         """Note that an own probe was refused, or timed out."""
-        sent = self._peers.returned(probe_id)
+        sent = self._peers.returned(probe_id, why)
         if sent is not None:
             self._missed(sent.site, self._clock.time_ms(now))
         return self._announced.drain()
@@ -301,6 +301,10 @@ class Mesh:
     def entry_of(self, site: str) -> SiteRecord | None:
         return self._known.catalogue.get(site)
 
+    def problem_of(self, site: str) -> str:
+        """Why the last probe of a site failed; empty if it did not."""
+        return (self._peers.get(site) or PeerState()).problem
+
     def state_of(self, site: str, now: Now) -> Assessment:
         return self._assess(site, self._clock.time_ms(now))
 
@@ -309,16 +313,12 @@ class Mesh:
         now_ms = self._clock.time_ms(now)
         names = {self.own.name, *self._known.names, *self._known.membership.forgotten()}
         distances = self.distances_from(self.own.name, now)
-        return [
-            views.view_of(
-                self._known,
-                name,
-                (self._assess(name, now_ms), self._peers.get(name) or PeerState()),
-                distances.get(name),
-                now_ms,
-            )
-            for name in sorted(names)
-        ]
+
+        def view(name: str) -> SiteView:
+            seen = (self._assess(name, now_ms), self._peers.get(name) or PeerState())
+            return views.view_of(self._known, name, seen, distances.get(name), now_ms)
+
+        return [view(name) for name in sorted(names)]
 
     def distances_from(self, site: str, now: Now) -> dict[str, Distance]:
         """How far all other sites are from a site, as far as this one knows."""

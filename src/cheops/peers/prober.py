@@ -11,7 +11,7 @@ import aiohttp
 
 from cheops.errors import CheopsError
 from cheops.peers import heartbeat
-from cheops.peers.client import PeerClient, read_response
+from cheops.peers.client import PeerClient, connection_problem, read_response
 from cheops.peers.mesh import Mesh
 from cheops.peers.probes import PeerEvent, Probe
 from cheops.peers.settings import Now
@@ -104,7 +104,7 @@ class Prober:
             self._report_refused()
         except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
             _log.debug("the probe of %s failed: %s", printable(probe.to_site), printable(str(error)))
-            events = self.mesh.probe_failed(probe.id, now())
+            events = self.mesh.probe_failed(probe.id, now(), connection_problem(error))
         self._report_all(events)
 
     def _read(self, probe: Probe, body: bytes) -> heartbeat.Heartbeat:

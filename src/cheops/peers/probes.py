@@ -48,6 +48,7 @@ class AnswerLoad:
         return min(max(wanted, 1), self._settings.max_every)
 
 
+NO_RESPONSE = "no response in time"
 Draw = Callable[[int], int]  # a random number from 0 up to, not including, its argument
 _MAX_WAITING = 64  # anyone can cause an entry of these queues, so they are bounded
 _TRIES = 4  # a random draw is repeated at most so often: a period must not cost a search through 1,000 sites
@@ -180,6 +181,7 @@ class PeerState:
     probed_ms: float = -inf
     is_waiting: bool = False  # a probe is on its way
     answers_as: str | None = None  # another name, if another site answers there
+    problem: str = ""  # why the last probe failed; empty if it did not
 
     def timeout_ms(self, settings: MeshSettings) -> float:
         """Four round trips, but almost a period at least, so that it is over at the next tick. The maximum if no round
@@ -226,17 +228,18 @@ class PeerTable:
         self._sent[sent.id] = sent
         return sent
 
-    def returned(self, probe_id: int) -> SentProbe | None:
-        """The probe with this id, unless it has expired."""
+    def returned(self, probe_id: int, problem: str = "") -> SentProbe | None:
+        """The probe with this id, unless it has expired; `problem` is why it failed, if it did."""
         sent = self._sent.pop(probe_id, None)
         if sent is not None and sent.site in self._peers:
             self._peers[sent.site].is_waiting = False
+            self._peers[sent.site].problem = problem
         return sent
 
     def expired(self, now_ms: float) -> list[SentProbe]:
         late = [sent for sent in self._sent.values() if sent.expires_ms <= now_ms]
         for sent in late:
-            self.returned(sent.id)
+            self.returned(sent.id, NO_RESPONSE)
         return late
 
     def clock_offsets(self, sites: Iterable[str]) -> Iterator[float]:

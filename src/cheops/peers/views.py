@@ -31,6 +31,7 @@ class SiteView:
     clock: ClockOffset | None
     here: bool = False
     heard: bool = True  # its own record is known, directly or by gossip
+    problem: str = ""  # why our last probe of it failed
 
     @property
     def is_up(self) -> bool:
@@ -68,6 +69,7 @@ def view_of(
         peer.trip.clock if peer.trip else None,
         here=site == known.own.name,
         heard=entry is not None or site == known.own.name,
+        problem=peer.problem,
     )
 
 

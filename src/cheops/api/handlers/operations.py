@@ -46,13 +46,13 @@ from cheops.api.models.operations import (
 )
 from cheops.api.request import ApiRequest, InvalidError, decode_body, handles, json_response, read_body
 from cheops.api.submission import (
-    NO_REPLY_YET,
     SUPERSEDED,
     NotInvolvedError,
     OperationRequest,
     RequestError,
     execute,
     forward,
+    no_reply,
     parse_sites,
     submission_event,
 )
@@ -275,7 +275,7 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
     progress = Progress(str(accepted.op), wanted.resource, sites, wait, notes)
     headers = _headers(progress)
     if NDJSON in request.http.headers.get("accept", ""):
-        return StreamingResponse(_lines(progress, answers), 200, headers, media_type=NDJSON)
+        return StreamingResponse(_lines(request.node, progress, answers), 200, headers, media_type=NDJSON)
     async with aclosing(answers):
         if not progress.is_enough():
             async for answer in answers:
@@ -296,7 +296,7 @@ def _configuration_notes(node: Node, id_: str, sites: Iterable[str]) -> dict[str
     return notes
 
 
-async def _lines(progress: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncIterator[bytes]:
+async def _lines(node: Node, progress: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncIterator[bytes]:
     async with aclosing(answers):
         if not progress.is_enough():
             async for answer in answers:
@@ -305,15 +305,15 @@ async def _lines(progress: Progress, answers: AsyncGenerator[Answer, None]) -> A
                 if progress.is_enough():
                     break
     for site in progress.waiting_for:
-        yield to_json(_pending(progress.operation, site)) + b"\n"
+        yield to_json(_pending(progress.operation, site, no_reply(node, site))) + b"\n"
 
 
-def _pending(operation: str, site: str) -> SiteAnswer:
+def _pending(operation: str, site: str, detail: str) -> SiteAnswer:
     return SiteAnswer(
         operation=operation,
         site=site,
         status=Status.PENDING,
-        detail=NO_REPLY_YET,
+        detail=detail,
         output="",
         at=None,
         took_ms=None,

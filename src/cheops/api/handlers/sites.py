@@ -46,6 +46,7 @@ from cheops.api.views.status import Work, site_view, sites_view
 from cheops.engine.evidence import pending_at
 from cheops.errors import CheopsError, ClientError
 from cheops.node.node import Node
+from cheops.peers.client import connection_problem
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.liveness import SiteState
 from cheops.peers.prober import now
@@ -96,7 +97,7 @@ async def ping_site(request: ApiRequest) -> Ping:
         ) as response:
             health = from_json(await response.read(), Health)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
-        detail = f"no response: {error or type(error).__name__}"
+        detail = connection_problem(error)
     if health and health.site != site.name:
         detail = f"'{health.site}' responds at its address"
     return Ping(

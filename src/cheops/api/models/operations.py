@@ -376,7 +376,7 @@ class StateAt(Struct, frozen=True, kw_only=True):
     """The state of the application at one site."""
 
     site: Annotated[str, doc("The site.", "site2")]
-    status: Annotated[str, doc("OK, KO (the command failed) or TIMEOUT (no response).", "OK")]
+    status: Annotated[str, doc("OK, KO (the command failed), TIMEOUT (no response in time) or UNREACHABLE.", "OK")]
     output: Annotated[str, doc("The output of the command that shows the state.", "42\n")]
 
 

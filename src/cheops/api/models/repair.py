@@ -27,7 +27,10 @@ class Repairable(Struct, frozen=True, kw_only=True):
 
     site: Annotated[str, doc("The site.", "site2")]
     reachable: Annotated[bool, doc("Whether it is reachable.", True)]
-    read: Annotated[str, doc("Whether its application's state was read: OK, KO, or TIMEOUT (no response).", "OK")]
+    read: Annotated[
+        str,
+        doc("Whether its application's state was read: OK, KO, TIMEOUT (no response in time) or UNREACHABLE.", "OK"),
+    ]
     state: Annotated[str, doc("The state of its application, or why it could not be read.", "42\n")]
     failed: Annotated[tuple[Trouble, ...], doc("Operations that failed here only. A retry runs them again.")]
     unknown: Annotated[tuple[Trouble, ...], doc("Operations whose outcome here is unknown.")]

@@ -80,6 +80,8 @@ def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
 
 def _problems(mesh: Mesh, site: views.SiteView) -> list[str]:
     problems = [site.note] if site.note else []
+    if site.problem and not site.is_up and not site.here:
+        problems.append(site.problem)
     if mesh.is_site_forgotten(site.name) and not site.here and (missing := mesh.without_decision(site.name)):
         problems.append(f"not confirmed yet by {listed(missing)}")
     if site.clock and clock_is_wrong(site):

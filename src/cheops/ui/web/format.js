@@ -31,6 +31,12 @@ export function asOf(seconds) {
   return seconds < 1 ? "as of now" : `as of ${span(seconds)} ago`;
 }
 
+/** When a site was last heard of. */
+export function lastSeen(seconds) {
+  if (seconds === null || seconds === undefined) return "never seen";
+  return seconds < 1 ? "seen just now" : `last seen ${span(seconds)} ago`;
+}
+
 export function milliseconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 10) return `${value === 0 ? 0 : value.toFixed(1)} ms`;

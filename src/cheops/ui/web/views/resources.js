@@ -2,7 +2,7 @@
 
 import { at as path, get } from "../api.js";
 import { cut, fill, h, link, resourcePath } from "../dom.js";
-import { asOf, full, milliseconds, moment, number, offset } from "../format.js";
+import { lastSeen, full, milliseconds, moment, number, offset } from "../format.js";
 import { onEvent, refresher } from "../events.js";
 import { blank, button, debounced, healthBadge, loaded, notice, select, siteBadge, syncBadge } from "../components.js";
 import { setQuery } from "../router.js";
@@ -103,7 +103,7 @@ function drawHead(head, site) {
       "div",
       { class: "title" },
       h("div", { class: "crumb" }, link("/ui/", "Sites"), " / "),
-      h("div", { class: "row" }, h("h1", {}, site.name), siteBadge(site.state), h("span", { class: "muted small" }, site.here ? "this site" : asOf(site.as_of_s))),
+      h("div", { class: "row" }, h("h1", {}, site.name), siteBadge(site.state), h("span", { class: "muted small" }, site.here ? "this site" : lastSeen(site.as_of_s))),
       h("p", { class: "lead" }, own),
       h("div", { class: "strip" }, fact("Agent", site.url), !site.here && fact("Round trip", milliseconds(site.rtt_ms)), !site.here && fact("Clock", offset(site.clock_offset_ms)), fact("Services", site.services.join(", ") || "none"), fact("Version", site.version || "–")),
       site.problems.map((text) => notice("warn", text)),

@@ -2,7 +2,7 @@
 
 import { at as path, get, isAbort, mayTryAgain, post, put, remove } from "../api.js";
 import { cut, fill, h, link, sitePath } from "../dom.js";
-import { asOf, milliseconds, number, offset, plural } from "../format.js";
+import { lastSeen, milliseconds, number, offset, plural } from "../format.js";
 import { onEvent, refresher } from "../events.js";
 import { button, card, loaded, notice, siteBadge, toast } from "../components.js";
 import { healthCard } from "./health.js";
@@ -61,7 +61,7 @@ export function sitesView(place, { signal }) {
       "tr",
       { class: site.here ? "here" : "", "data-site": site.name },
       h("td", {}, h("a", { href: sitePath(site.name) }, cut(site.name)), site.problems.map((text) => h("div", { class: "small", title: text }, cut(text)))),
-      h("td", { class: "nowrap" }, siteBadge(site.state), " ", h("span", { class: "muted small" }, site.here ? "this site" : asOf(site.as_of_s))),
+      h("td", { class: "nowrap" }, siteBadge(site.state), " ", h("span", { class: "muted small" }, site.here ? "this site" : lastSeen(site.as_of_s))),
       h("td", { class: "num", title: "Resources known here that are at this site" }, number(site.resources)),
       h("td", { class: "num" }, site.pending === null ? h("span", { class: "muted" }, "not known") : site.pending ? h("b", {}, number(site.pending)) : "0"),
       h("td", { class: "num" }, site.here ? "–" : h("span", { title: site.rtt_measured ? "measured" : "estimated" }, milliseconds(site.rtt_ms))),

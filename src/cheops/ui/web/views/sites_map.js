@@ -1,7 +1,7 @@
 // The sites as a map: nodes with their state, lines with the round-trip time and the pending operations.
 
 import { s, sitePath } from "../dom.js";
-import { asOf, milliseconds, plural } from "../format.js";
+import { lastSeen, milliseconds, plural } from "../format.js";
 import { placed } from "../layout.js";
 
 const WIDTH = 330;
@@ -77,7 +77,7 @@ function label(labels, x, y, texts) {
 
 function node(site, [x, y]) {
   const name = site.name.length > 22 ? `${site.name.slice(0, 21)}…` : site.name;
-  const about = site.here ? "this site" : site.state === "up" ? "" : `${site.state}, ${asOf(site.as_of_s)}`;
+  const about = site.here ? "this site" : site.state === "up" ? "" : `${site.state}, ${lastSeen(site.as_of_s)}`;
   const below = y > HEIGHT / 2;
   const base = below ? y + RADIUS + 17 : y - RADIUS - (about ? 24 : 9);
   return s(

@@ -28,9 +28,11 @@ export function stateTab(card, id, signal) {
   load();
 }
 
+const SILENT = { TIMEOUT: "No reply", UNREACHABLE: "Unreachable" };
+
 function state(one) {
-  const kind = one.status === "OK" ? "ok" : one.status === "TIMEOUT" ? "warn" : "bad";
-  const word = { OK: "OK", KO: "Failed", TIMEOUT: "No reply" }[one.status] ?? one.status;
+  const kind = one.status === "OK" ? "ok" : SILENT[one.status] ? "warn" : "bad";
+  const word = { OK: "OK", KO: "Failed", ...SILENT }[one.status] ?? one.status;
   return h(
     "div",
     { class: "form", vars: { gap: "6px" }, "data-state-of": one.site },
