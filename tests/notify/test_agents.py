@@ -1,6 +1,7 @@
 """Real agents tell real receivers: in order, nothing lost, one summary per operation, whatever breaks between."""
 
 import json
+import re
 import sqlite3
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from cheops.notify.signature import verify
 from tests.agent.rig import MakeRig, Rig, until
 from tests.agent.types import TALLY
 from tests.notify.receiver import Receiver, endless, garbage, hangs_up, status
+from tests.support.command import run_here
+from tests.support.ports import free_port
 from tests.wan import Wan
 
 ADD = "printf x >> __ID__"
@@ -208,3 +211,44 @@ def test_a_summary_waits_for_a_site_that_is_down(make_rig: MakeRig) -> None:
         rig.start("site1", "site2")
         (event,) = until(lambda: receiver.events("summary"))
         assert {r["site"]: r["status"] for r in event["results"]} == dict.fromkeys(rig.names, "OK")
+
+
+def test_a_receiver_that_is_dead_is_reported_everywhere(make_rig: MakeRig) -> None:
+    with Receiver() as alive:
+        rig = make_rig({"tally": TALLY}, "site1")
+        dead = f"http://127.0.0.1:{free_port()}/secret-part"
+        tell(rig, dead={"webhook": {"url": dead}}, well={"webhook": {"url": alive.url}}, broken={"command": "false"})
+        rig.start()
+        for _ in range(3):
+            rig.exec("site1", "n", "inc", ADD)
+        until(lambda: all(one["failures"] for one in _targets(rig) if one["name"] != "well"))
+        until(lambda: next(one for one in _targets(rig) if one["name"] == "well")["backlog"] == 0)
+        checks = json.loads(rig.request("site1", "GET", "/api/v1/check"))["checks"]
+        found = {one["name"]: one for one in checks if one["group"] == "notifications"}
+        assert found["well receives notifications"]["level"] == "ok"
+        assert found["broken does not accept notifications"]["level"] == "failed"
+        failed = found["dead does not accept notifications"]
+        assert failed["level"] == "failed"
+        assert "the connection is refused: nothing listens at its address" in failed["detail"]
+        assert "secret-part" not in failed["detail"]
+        sent = len(alive.got)  # the other receiver gets the same events
+        assert f"{sent} events waiting" in failed["detail"]
+        numbers = rig.request("site1", "GET", "/metrics").decode()
+        assert f'cheops_notify_backlog{{target="dead",channel="web hook"}} {sent}\n' in numbers
+        assert 'cheops_notify_backlog{target="well",channel="web hook"} 0\n' in numbers
+        assert 'cheops_notify_failing_seconds{target="well",channel="web hook"} 0\n' in numbers
+        for name in ("failures_total", "failing_seconds", "seconds_since_success"):
+            assert _number(numbers, f"cheops_notify_{name}", "dead") > 0
+        listed = run_here("get", "notifications", "--url", rig.url("site1")).out
+        assert re.search(rf"dead +web hook +failed +{sent} +0 +\d+ +never +the connection is refused", listed)
+
+
+def _targets(rig: Rig) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(rig.request("site1", "GET", "/api/v1/notifications"))["targets"]
+    return found
+
+
+def _number(numbers: str, name: str, target: str) -> float:
+    found = re.search(rf'^{name}{{target="{target}",[^}}]*}} (.*)$', numbers, re.MULTILINE)
+    assert found, name
+    return float(found[1])

@@ -99,10 +99,33 @@ def test_order_is_kept_over_failures_also_of_our_own(tmp_path: Path) -> None:
         await until(lambda: len(sender.told) == 250)
         assert sender.told == NUMBERS
         await until(lambda: bench.journal.cursor("t") == bench.journal.last)
-        assert delivery.status.problem == ""
-        assert delivery.status.failures == 0
+        status = delivery.status
+        assert (status.problem, status.failures_in_a_row, status.failing_since_ms) == ("", 0, None)
+        assert (status.deliveries, status.failures, status.backlog) == (250, 3, 0)
+        assert status.last_success_ms
 
     on_bench(tmp_path, ["t"], test)
+
+
+def test_what_waits_is_counted_over_restarts(tmp_path: Path) -> None:
+    """Numbers of events have gaps where an agent started again."""
+
+    async def before(bench: Bench) -> None:
+        delivery = bench.add("t", Recorder([DeliveryError("down")] * 1_000_000))
+        bench.happen(event(number) for number in range(20))
+        await until(lambda: delivery.status.failures)
+        assert delivery.status.backlog == 20
+
+    async def after(bench: Bench) -> None:
+        delivery = bench.add("t", sender := Recorder([DeliveryError("down")] * 3))
+        bench.happen(event(number) for number in range(20, 25))
+        await until(lambda: delivery.status.failures)
+        assert delivery.status.backlog == 25
+        await until(lambda: len(sender.told) == 25)
+        await until(lambda: delivery.status.backlog == 0)
+
+    on_bench(tmp_path, ["t"], before)
+    on_bench(tmp_path, ["t"], after)
 
 
 def test_one_that_is_stuck_delays_nobody_else(tmp_path: Path) -> None:
@@ -115,7 +138,9 @@ def test_one_that_is_stuck_delays_nobody_else(tmp_path: Path) -> None:
         await until(lambda: delivery.status.failures > 3)
         assert delivery.status.problem == "down"
         assert delivery.status.failing_since_ms
+        assert delivery.status.last_success_ms is None
         assert stuck.told == []
+        assert delivery.status.backlog == 250
 
     on_bench(tmp_path, ["stuck", "well"], test)
 

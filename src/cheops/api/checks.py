@@ -18,6 +18,7 @@ from cheops.api.configuration_checks import configuration_checks, type_checks
 from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.models.site import make_check as _check
+from cheops.api.notifications import notification_checks
 from cheops.api.views.status import blocked_sentence, clock_is_wrong
 from cheops.backends.protocol import Finding
 from cheops.config.address import address_of_url, is_loopback
@@ -68,6 +69,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *(_public_certificate(one) for one in node.config.services.values() if one.listener.tls),
         *await _data_plane(gateway),
         *(_unknown_calls(gateway) if gateway else ()),
+        *notification_checks(node),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]

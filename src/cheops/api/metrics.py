@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
+from cheops.api.notifications import notification_metrics
 from cheops.engine.evidence import pending_at
 from cheops.engine.health import State
 from cheops.gateway.server import Gateway
@@ -67,6 +68,7 @@ def _families(node: Node, states: Mapping[State, int]) -> Iterator[Iterable[str]
     if node.keyring:
         left_s = node.keyring.identity.until_s - time.time()
         yield _family("cheops_certificate_seconds_left", "gauge", "Until the certificate ends.", [({}, left_s)])
+    yield from (_family(*family) for family in notification_metrics(node))
     yield from _peers(node)
 
 

@@ -212,7 +212,7 @@ COMMANDS = (
         "get",
         _LOOK,
         "get:get_app",
-        "List sites, resources, operations, replicants, requests or flows.",
+        "List sites, resources, operations, replicants, requests, flows or receivers of notifications.",
     ),
     CommandEntry(
         "describe",

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cheops.api.endpoints.declaration import PageParameters
 from cheops.api.endpoints.resources import LIST_FLOWS
-from cheops.api.endpoints.site import GET_SITE
+from cheops.api.endpoints.site import GET_SITE, LIST_NOTIFICATIONS
 from cheops.cli.options import IdArgument, UrlOption, agent
 from cheops.cli.output import (
     Output,
@@ -35,7 +35,7 @@ from cheops.text import printable
 if TYPE_CHECKING:
     from cheops.api.models.operations import OperationView
     from cheops.api.models.resources import Flows, FlowView, ReplicantView, ResourceDetail, ResourceSummary
-    from cheops.api.models.site import Sites, SiteView
+    from cheops.api.models.site import Notifications, Sites, SiteView
     from cheops.gateway.request_log import ServedRequest
 
 
@@ -115,6 +115,13 @@ def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) ->
     emit_answer(output, response, lambda out: draw_flows(out, page, response))
 
 
+@get_app.command("notifications", epilog="Example: cheops get notifications")
+def notifications_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the receivers of notifications, with what waits for each and why it is not delivered."""
+    response = agent(url).call(LIST_NOTIFICATIONS)
+    emit_answer(output, response, lambda out: draw_notifications(out, response))
+
+
 # -- cheops describe ---------------------------------------------------------------------------------------------
 
 
@@ -157,6 +164,17 @@ def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOpti
 
 
 # -- lists -------------------------------------------------------------------------------------------------------
+
+
+def draw_notifications(out: Console, response: "Notifications") -> None:
+    rows = table("RECEIVER", "CHANNEL", "STATE", "WAITING", "SENT", "FAILURES", "LAST SENT", "PROBLEM")
+    for one in response.targets:
+        state = styled_status("ok" if one.ok else "failed")
+        counts = (f"{number:,}" for number in (one.backlog, one.deliveries, one.failures))
+        rows.add_row(
+            printable(one.name), one.channel, state, *counts, age(one.last_success_s), one_line(one.problem, 200) or "-"
+        )
+    print_table(out, rows)
 
 
 def draw_site_list(out: Console, response: "Sites", *, wide: bool = False) -> None:

@@ -37,7 +37,7 @@ _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Check everything that an agent depends on, and report what to fix.
 
-    Configuration, store, resources, clocks, security, peers, services, backends, versions.
+    Configuration, store, resources, clocks, security, peers, services, backends, notifications, versions.
 
     Exit code: 1 if a check failed.
     """

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from cheops.config.address import Address, AddressError, is_loopback, parse_url
 from cheops.config.command import COMMAND, split_words
@@ -123,6 +123,8 @@ _TEXTS = ValueType("list of texts", _read_texts)
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfig(Section):
+    word: ClassVar[str] = "web hook"
+
     url: str = setting(
         ValueType("URL", _read_webhook_url),
         REQUIRED,
@@ -135,11 +137,15 @@ class WebhookConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class CommandConfig:
+    word: ClassVar[str] = "command"
+
     line: str
 
 
 @dataclass(frozen=True, slots=True)
 class MailConfig(Section):
+    word: ClassVar[str] = "mail"
+
     smtp: Address = setting(ADDRESS, REQUIRED, "The mail server, `mail.example.org:587`.")
     sender: str = setting(ValueType("mail address", _read_mailbox), REQUIRED, "The sender's address.", key="from")
     to: tuple[str, ...] = setting(

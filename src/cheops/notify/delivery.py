@@ -64,9 +64,15 @@ class TargetStatus:
     """The state of a delivery."""
 
     name: str
-    delivered: int  # up to this number of the journal
-    failures: int  # in a row, of the current event
+    channel: str  # web hook, command or mail
+    position: int  # everything up to this number of the journal was accepted, or not wanted
+    backlog: int  # events after it, some of which may not be wanted
+    deliveries: int  # accepted since the start
+    failures: int  # attempts since the start that failed
+    failures_in_a_row: int  # of the current event
     failing_since_ms: int | None
+    last_success_ms: int | None  # since the start
+    started_ms: int
     problem: str  # of the last attempt; empty if it succeeded
 
 
@@ -88,39 +94,67 @@ class Delivery:
         self._site = site
         self._in_thread = in_thread
         self._feed = feed
-        self._delivered = 0
-        self._failures = 0
+        self._position = self._start = journal.last
+        self._earlier = 0  # events from before the start that are still to be looked at
+        self._deliveries = self._failures = self._failures_in_a_row = 0
         self._failing_since_ms: int | None = None
+        self._last_success_ms: int | None = None
+        self._started_ms = wall_ms()
         self._problem = ""
 
     @property
     def status(self) -> TargetStatus:
-        return TargetStatus(self.target.name, self._delivered, self._failures, self._failing_since_ms, self._problem)
+        return TargetStatus(
+            self.target.name,
+            self.target.channel.word,
+            self._position,
+            self._backlog,
+            self._deliveries,
+            self._failures,
+            self._failures_in_a_row,
+            self._failing_since_ms,
+            self._last_success_ms,
+            self._started_ms,
+            self._problem,
+        )
+
+    @property
+    def _backlog(self) -> int:
+        """Counted without the disk: from the start on, events have consecutive numbers; earlier ones have gaps."""
+        return self._earlier + self._journal.last - max(self._position, self._start)
 
     async def run(self) -> None:
         """Deliver until cancelled, or until the feed is closed."""
         name = self.target.name
-        self._delivered = await self._durably(lambda: self._in_thread(lambda: self._journal.cursor(name)))
+        self._position = await self._durably(lambda: self._in_thread(lambda: self._journal.cursor(name)))
+        await self._count_earlier()
         while not self._feed.is_closed:
             await self._deliver_page(await self._durably(self._read_on))
 
     async def _read_on(self) -> Page:
-        return await self._feed.read(self._feed.at(self._delivered), wait_s=_READ_S)
+        return await self._feed.read(self._feed.at(self._position), wait_s=_READ_S)
+
+    async def _count_earlier(self) -> None:
+        after, up_to = self._position, self._start
+        self._earlier = await self._durably(lambda: self._in_thread(lambda: self._journal.count(after, up_to)))
 
     async def _deliver_page(self, page: Page) -> None:
         if page.reset:
             up_to = page.start.seq
             await self._deliver(of_dropped(self._site, self._journal.most_kept, up_to, wall_ms()))
+            await self._move(up_to)
+            await self._count_earlier()
         for event in page.events:
             if wants(self.target, event, self._site):
                 await self._deliver(event)
                 # Only after the delivery: after a crash between the two the target gets the event again, not never.
                 await self._move(event.sequence)
+            self._earlier -= event.sequence <= self._start
         await self._move(page.last.seq)
 
     async def _move(self, seq: int) -> None:
-        if seq > self._delivered:
-            self._delivered = seq
+        if seq > self._position:
+            self._position = seq
             name = self.target.name
             await self._durably(lambda: self._in_thread(lambda: self._journal.move(name, seq)))
 
@@ -131,9 +165,10 @@ class Delivery:
         while (problem := await self._try(message)) is not None:
             self._note_failure(event, problem)
             await asyncio.sleep(backoff.next_s())
-        if self._failures:
-            _log.warning("notify %s: works again after %d failures", self.target.name, self._failures)
-        self._failures, self._failing_since_ms, self._problem = 0, None, ""
+        if failures := self._failures_in_a_row:
+            _log.warning("notify %s: works again after %d failures", self.target.name, failures)
+        self._deliveries, self._last_success_ms = self._deliveries + 1, wall_ms()
+        self._failures_in_a_row, self._failing_since_ms, self._problem = 0, None, ""
 
     async def _try(self, event: Event) -> str | None:
         try:
@@ -150,14 +185,20 @@ class Delivery:
             what = EventKind(event.kind).value
             _log.warning("notify %s: %s was not accepted: %s", self.target.name, what, problem)
         self._failing_since_ms = self._failing_since_ms or wall_ms()
-        self._failures, self._problem = self._failures + 1, problem
+        self._failures += 1
+        self._failures_in_a_row, self._problem = self._failures_in_a_row + 1, problem
 
     async def _durably(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry until the journal can be read and written."""
+        trouble = ""
         while True:
             try:
-                return await work()
+                result = await work()
             except StoreError as error:
-                self._problem = str(error)
+                self._problem = trouble = str(error)
                 _log.warning("notify %s: %s", self.target.name, error)
                 await asyncio.sleep(_STORE_WAIT_S)
+            else:
+                if trouble and self._problem == trouble:
+                    self._problem = ""
+                return result

@@ -269,6 +269,12 @@ class Journal:
             db.executemany("DELETE FROM cursors WHERE target = ?", [(name,) for name in gone])
             return {name: _one(db, "SELECT count(*) FROM events WHERE seq > ?", seq) for name, seq in gone.items()}
 
+    def count(self, after: int, up_to: int) -> int:
+        """How many events are kept between two numbers. By the index, which has no bodies: there may be a million."""
+        statement = "SELECT count(*) FROM events INDEXED BY events_by_resource WHERE seq > ? AND seq <= ?"
+        with self._using() as db:
+            return _one(db, statement, after, up_to) if after < up_to else 0
+
     def cursor(self, target: str) -> int:
         with self._using() as db:
             return _one(db, "SELECT seq FROM cursors WHERE target = ?", target)

@@ -34,6 +34,7 @@ from cheops.config.notify import CommandConfig, EventKind, MailConfig, WebhookCo
 from cheops.errors import CheopsError, ClientError, Fault
 from cheops.notify.event import Event, encoded
 from cheops.notify.signature import HEADER, sign
+from cheops.peers.client import connection_problem
 from cheops.text import printable, shortened
 
 _MAX_SECRET_BYTES = 4_096
@@ -157,7 +158,7 @@ class MailSender:
         except DeliveryError as error:
             return str(error)
         except (OSError, smtplib.SMTPException, ValueError) as error:
-            return printable(shortened(f"{self._config.smtp}: {error or type(error).__name__}", 300))
+            return printable(shortened(f"{self._config.smtp}: {connection_problem(error)}", 300))
         return ""
 
     def _hand_over(self, message: EmailMessage) -> None:
@@ -245,7 +246,7 @@ class WebhookSender:
         except TimeoutError as error:
             raise DeliveryError(f"no answer within {self._timeout.total:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise DeliveryError(printable(shortened(str(error) or type(error).__name__, 300))) from error
+            raise DeliveryError(printable(shortened(connection_problem(error), 300))) from error
 
     def _headers(self, event: Event, body: bytes) -> dict[str, str]:
         headers = {

@@ -27,6 +27,7 @@ from cheops.api.models.site import (
     InviteRequest,
     MadeToken,
     NewToken,
+    Notifications,
     Ping,
     Session,
     SignedDecision,
@@ -299,6 +300,17 @@ READ_AUDIT = Endpoint(
     parameters=AuditFilter,
     response=AuditLog,
     success="The last entries that match.",
+)
+
+LIST_NOTIFICATIONS = Endpoint(
+    name="listNotifications",
+    method="GET",
+    path="/notifications",
+    right=READ_SITE,
+    tag="events",
+    summary="List the receivers of notifications, with what waits for each and why it is not delivered",
+    response=Notifications,
+    success="The receivers.",
 )
 
 # -- the agent --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from cheops.api.endpoints.declaration import EVENT_STREAM
 from cheops.api.endpoints.site import (
     LIST_CHANGES,
+    LIST_NOTIFICATIONS,
     LIST_RESOURCE_CHANGES,
     STREAM_EVENTS,
     STREAM_RESOURCE_EVENTS,
@@ -20,7 +21,8 @@ from cheops.api.endpoints.site import (
     StreamParameters,
 )
 from cheops.api.models import to_json
-from cheops.api.models.site import Changes
+from cheops.api.models.site import Changes, Notifications
+from cheops.api.notifications import notification_targets
 from cheops.api.permissions import may_see_event
 from cheops.api.request import ApiRequest, handles
 from cheops.api.views.operations import time_text
@@ -51,6 +53,12 @@ async def list_changes(request: ApiRequest[ChangesParameters]) -> Changes:
 @handles(LIST_RESOURCE_CHANGES)
 async def list_resource_changes(request: ApiRequest[ChangesParameters]) -> Changes:
     return await _changes(request, request.id)
+
+
+@handles(LIST_NOTIFICATIONS)
+async def list_notifications(request: ApiRequest) -> Notifications:
+    node = request.node
+    return Notifications(site=node.name, targets=notification_targets(node))
 
 
 async def _changes(request: ApiRequest[ChangesParameters], resource: str | None) -> Changes:

@@ -245,6 +245,7 @@ CHECK_GROUPS = (
     "peers",
     "services",
     "backends",
+    "notifications",
     "versions",
 )
 
@@ -289,6 +290,29 @@ class Problem(Struct, frozen=True, kw_only=True):
     detail: Annotated[str, doc("What is wrong, where, and what to do.", "no such resource is known here")]
     fault: Annotated[str | None, doc("Who can fix it: client, application, peer or us (Cheops).", "client")] = None
     definite: Annotated[bool | None, doc("false: the same request may succeed later.", True)] = None
+
+
+class NotificationTarget(Struct, frozen=True, kw_only=True):
+    """A receiver of notifications, and how its deliveries go."""
+
+    name: Annotated[str, doc("Its name in the configuration file.", "chat")]
+    channel: Annotated[str, doc("web hook, command or mail.", "web hook")]
+    ok: Annotated[bool, doc("Whether it accepted the last attempt, or there was none.", True)]
+    backlog: Annotated[int, doc("Events that it has not got yet; its filters may leave out some of them.", 0)]
+    deliveries: Annotated[int, doc("Events that it accepted since the agent started.", 12)]
+    failures: Annotated[int, doc("Attempts that failed since the agent started.", 0)]
+    failing_since_s: Annotated[float | None, doc("For how many seconds all attempts have failed; null: none.", None)]
+    last_success_s: Annotated[
+        float | None, doc("How many seconds ago it accepted an event; null: not since the agent started.", 8.5)
+    ]
+    problem: Annotated[str, doc("Why the last attempt failed; empty if it did not.", "")]
+
+
+class Notifications(Struct, frozen=True, kw_only=True):
+    """The receivers of notifications of a site."""
+
+    site: Annotated[str, doc("The site.", "site1")]
+    targets: Annotated[tuple[NotificationTarget, ...], doc("The receivers, as configured.")]
 
 
 class Changes(Struct, frozen=True, kw_only=True):
