@@ -302,7 +302,7 @@ def test_a_site_is_shown_the_state_of_what_it_is_involved_in(rig: Rig) -> None:
     assert by_site(rig, "POST", "/peer/show", asked, site="site2")[0] == 200
     status, said = by_site(rig, "POST", "/peer/show", asked)
     assert status == 403
-    assert "not involved" in said["detail"]
+    assert "not one of the sites" in said["detail"]
     assert by_site(rig, "POST", "/peer/show", {"resource": "nowhere", "command": "cat x"}, site="site2")[0] == 403
 
 

@@ -108,9 +108,9 @@ def check_involved(node: Node, by: Principal, replica: Replica, rtype: str = "")
     if rtype and may_forward(node, by.name, rtype):
         return
     raise ForbiddenError(
-        f"{by.name} is not involved in '{printable(shortened(replica.resource))}', so {node.name} does "
-        f"nothing with it on its behalf; ask {node.name} itself, or say 'policy: {{operate: mesh}}' for the "
-        f"type there",
+        f"{by.name} is not one of the sites of '{printable(shortened(replica.resource))}', so {node.name} does nothing "
+        f"with it on its behalf; send it to {node.name} ({node.config.advertise}), or set "
+        f"'types.{rtype or 'NAME'}.policy.operate: mesh' at all sites",
         "site not involved",
     )
 

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from cheops.api import authenticator
 from cheops.api.models import from_json
 from cheops.api.models.site import Problem
-from cheops.api.permissions import ForbiddenError, check_change, check_sites, principal_of
+from cheops.api.permissions import ForbiddenError, check_change, check_sites, may_forward, principal_of
 from cheops.api.views import operations as views
 from cheops.config.site import DEFAULT_TYPE
 from cheops.engine.admission import policy_violation
@@ -146,6 +146,7 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     if node.name not in where:
         # Before it is forwarded, because only this site knows the token and its limits.
         check_sites(wanted.by, where)
+        _check_forwarding(node, replica.type.name or wanted.rtype, where)
         raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)
     if problem := node.backends.resource_problem(rtype, wanted.resource):
@@ -168,6 +169,18 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     )
     _check_policy(node, wanted.by, replica, event)
     return event
+
+
+def _check_forwarding(node: Node, rtype: str, sites: tuple[str, ...]) -> None:
+    """Raises ForbiddenError if other sites take no operations of this type from this one. The policy is the same at all
+    sites, so this one knows; of a type that is not named only they know."""
+    if rtype in node.pump.site.settings.types and not may_forward(node, node.name, rtype):
+        reachable = [f"{site} ({url})" for site in sites if (url := node.address_of(site))]
+        raise ForbiddenError(
+            f"{node.name} is not one of the sites of this resource, and 'types.{rtype}.policy.operate' lets no other "
+            f"site pass operations on to them; send it to {listed(reachable or sites)}",
+            AGAINST_POLICY,
+        )
 
 
 def _check_policy(node: Node, by: Principal, replica: Replica, event: Submitted) -> None:

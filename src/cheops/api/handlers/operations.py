@@ -352,7 +352,7 @@ async def try_operation(request: ApiRequest[NoParameters, SubmitRequest]) -> Dry
     try:
         event = await submission_event(node, wanted, "")
     except NotInvolvedError as elsewhere:
-        why = f"{node.name} is not involved; it would forward this to one of these sites, which knows more"
+        why = f"{node.name} is not involved; it would forward this to one of these sites, which decides"
         return refused(id_, wanted.command, elsewhere.sites, why)
     except CheopsError as error:
         if error.status != 409:
