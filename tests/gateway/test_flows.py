@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,15 +14,19 @@ from cheops.config.address import Address
 from cheops.config.gateway import ForwardedHeaders
 from cheops.config.site import read_site
 from cheops.gateway.connection import UpstreamAddress
+from cheops.gateway.haproxy import flows as haproxy_flows
 from cheops.gateway.haproxy import process
 from cheops.gateway.haproxy.configuration import MASTER, render
 from cheops.gateway.haproxy.counters import parse_request_line
 from cheops.gateway.haproxy.flows import (
     MAX_SPELLINGS,
+    VARYING_S,
     Flow,
+    FlowKey,
     FlowKind,
     FlowTable,
     FlowTarget,
+    RouteWatch,
     flow_target,
     owner_of,
 )
@@ -42,11 +46,13 @@ from cheops.gateway.haproxy.runtime import RuntimeSocket
 from cheops.gateway.headers import ForwardingInfo, RequestHead, headers_for_upstream
 from cheops.gateway.interfaces import NoGatewayError
 from cheops.gateway.peers import PeerGateways
-from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate
+from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, resolve_route
 from cheops.node.node import Node
 from cheops.peers.heartbeat import SiteRecord
+from cheops.scope.functions import BUILTIN
 from cheops.scope.parser import parse
 from cheops.scope.route import Replicas
+from cheops.scope.snapshot import SiteInfo, Snapshot
 
 CONFIG = """
 site: here
@@ -114,6 +120,64 @@ def test_the_least_recently_used_leave() -> None:
     table.used("image", "a")
     assert table.install("image", "c", flow("c"), 0) == [("image", "b")]
     assert [key for key, _ in table.items()] == [("image", "a"), ("image", "c")]
+
+
+class Watched:
+    """A watch of the routes of a site, and how often it decides one again. Time passes by `tick` only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, flows: int) -> None:
+        self.table, self.taken_out, self.decided, self.now_s = FlowTable(flows), list[FlowKey](), 0, 0.0
+        self.measure(5.0)
+        monkeypatch.setattr(haproxy_flows.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(haproxy_flows, "resolve_route", self._resolve)
+        node = SimpleNamespace(snapshot=lambda: self.snapshot, mesh=SimpleNamespace(entry_of=lambda _site: None))
+        peers = SimpleNamespace(is_up=lambda _site: True)
+        self.watch = RouteWatch(
+            cast("Node", node), BUILTIN, cast("PeerGateways", peers), self.table, self.taken_out.extend
+        )
+        self.watch.begin()
+        for number in range(flows):
+            scope = parse(f"around(here, {number + 10}ms)")
+            one = Flow(FlowTarget(FlowKind.IN_TURN, None), scope, frozenset({"here"}), is_varying=True)
+            self.table.install("image", str(number), one, 0, now_s=self.now_s)
+
+    def measure(self, rtt_ms: float) -> None:
+        sites = {name: SiteInfo(name, frozenset({"image"})) for name in ("here", "near")}
+        self.snapshot = Snapshot("here", sites, {frozenset(sites): rtt_ms})
+
+    def _resolve(self, *arguments: Any) -> Any:
+        self.decided += 1
+        return resolve_route(*arguments)
+
+    def tick(self, times: int) -> int:
+        """How many routes are decided meanwhile."""
+        before = self.decided
+        for _ in range(times):
+            self.now_s += 0.2
+            self.watch.refresh()
+        return self.decided - before
+
+
+def test_flows_that_depend_on_distances_cost_nothing_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, 500)
+    assert watched.tick(50) == 500, "each once: nothing was measured since"
+    watched.measure(6.0)
+    assert watched.tick(1) == 100, "not all at once"
+    assert watched.tick(20) == 400
+    assert watched.taken_out == []
+    watched.now_s = VARYING_S
+    assert watched.tick(1) == 0
+    assert (len(watched.taken_out), len(watched.table), watched.table.varying) == (500, 0, [])
+    watched.measure(7.0)
+    assert watched.tick(1_000) == 0
+
+
+def test_flows_whose_distances_have_changed_are_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, 20)
+    watched.tick(1)
+    watched.measure(19.5)  # more than around(here, 10ms) to around(here, 19ms)
+    watched.tick(1)
+    assert watched.taken_out == [("image", str(number)) for number in range(10)]
 
 
 def install(table: FlowTable, client: str, *scopes: str) -> None:

@@ -7,11 +7,12 @@ raises the generation, and a decision made before it is not installed after it.
 """
 
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address
+from itertools import takewhile
 
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import RecoveredScope
@@ -172,7 +173,7 @@ class FlowTable:
         self._flows: OrderedDict[FlowKey, Flow] = OrderedDict()
         self._owners = FlowOwners()
         self._spellings: dict[FlowKey, OrderedDict[FlowKey, None]] = {}  # by service and scope
-        self._varying: dict[FlowKey, Flow] = {}
+        self._varying: dict[FlowKey, float] = {}  # when each was installed, the oldest first
         self.generation = 0
 
     def __len__(self) -> int:
@@ -183,8 +184,12 @@ class FlowTable:
         return len(self._flows) >= self._most
 
     @property
-    def varying(self) -> list[tuple[FlowKey, Flow]]:
-        return list(self._varying.items())
+    def varying(self) -> list[FlowKey]:
+        return list(self._varying)
+
+    def varying_until(self, installed_s: float) -> list[FlowKey]:
+        """Those installed up to then. Costs as much as there are."""
+        return [key for key, _ in takewhile(lambda one: one[1] <= installed_s, self._varying.items())]
 
     def items(self) -> Iterator[tuple[FlowKey, Flow]]:
         return iter(self._flows.items())
@@ -201,7 +206,9 @@ class FlowTable:
             self._flows.move_to_end((service, key))
             self._owners.used((service, key))
 
-    def install(self, service: str, key: str, flow: Flow, generation: int, client: str = "") -> list[FlowKey] | None:
+    def install(  # noqa: PLR0913, PLR0917 - what a flow is, and whose
+        self, service: str, key: str, flow: Flow, generation: int, client: str = "", now_s: float = 0.0
+    ) -> list[FlowKey] | None:
         """The flows that were evicted for it; None if its decision is outdated."""
         if generation != self.generation:
             return None
@@ -213,7 +220,7 @@ class FlowTable:
         self._flows.move_to_end((service, key))
         self._varying.pop((service, key), None)
         if flow.is_varying:
-            self._varying[service, key] = flow
+            self._varying[service, key] = now_s
         left = [self._owners.victim_among(spellings)] if len(spellings) > MAX_SPELLINGS else []
         self.drop(left)
         while len(self._flows) > self._most:
@@ -278,8 +285,10 @@ def service_entries(flags: Mapping[str, str | None]) -> Iterator[Entry]:
             yield encode_name(service), haproxy_names.value_of(haproxy_names.sent_of(service), flags=allowed)
 
 
-_AT_A_TIME = 500  # flows that are decided again in one refresh
-_TURN_S = 0.2
+_AT_A_TIME = 100  # flows that are decided again in one refresh
+# A flow that depends on distances is decided again after each measurement. So it leaves after this time, used or
+# not: HAProxy does not report each use, and flows that nobody uses any more would keep the agent busy for good.
+VARYING_S = 30.0
 
 
 class RouteWatch:
@@ -299,6 +308,8 @@ class RouteWatch:
         self._table = table
         self._take_out = take_out
         self._known: dict[str, object] = {}
+        self._examined: Snapshot | None = None  # what was known when all varying flows were last due
+        self._due: deque[FlowKey] = deque()  # varying flows that are still to be decided again
 
     def begin(self) -> None:
         """Record the current state when the first flow is installed; later differences are changes."""
@@ -337,18 +348,30 @@ class RouteWatch:
         return entry.services if entry else None
 
     def _refresh_varying(self) -> None:
-        """Decide flows that depend on distances again, some at a time."""
-        varying = self._table.varying
-        if not varying:
-            return
+        """Withdraw the old ones of those that depend on distances, and decide the others again, some at a time."""
+        self._remove(self._table.varying_until(time.monotonic() - VARYING_S))
         snapshot = self._node.snapshot()
-        start = int(time.monotonic() / _TURN_S) * _AT_A_TIME % len(varying)
-        looked_at = varying[start : start + _AT_A_TIME]
-        stale = [key for key, flow in looked_at if self._target(key[0], flow.scope, snapshot) != flow.target]
+        if not self._due:
+            if snapshot is self._examined:
+                return  # nothing was measured since
+            self._examined, self._due = snapshot, deque(self._table.varying)
+        stale = [key for key in self._next_due() if self._is_stale(key, snapshot)]
         if stale:
             self._table.generation += 1
-            self._table.drop(stale)
-            self._take_out(stale)
+            self._remove(stale)
+
+    def _next_due(self) -> Iterator[FlowKey]:
+        for _ in range(min(_AT_A_TIME, len(self._due))):
+            yield self._due.popleft()
+
+    def _is_stale(self, key: FlowKey, snapshot: Snapshot) -> bool:
+        flow = self._table.get(*key)
+        return flow is not None and self._target(key[0], flow.scope, snapshot) != flow.target
+
+    def _remove(self, keys: list[FlowKey]) -> None:
+        if keys:
+            self._table.drop(keys)
+            self._take_out(keys)
 
     def _target(self, service: str, scope: Scope, snapshot: Snapshot) -> FlowTarget | None:
         try:

@@ -396,7 +396,7 @@ class HaproxyPlane:
             return True
         if not len(self.table):  # without flows the watch rests, and what it knows may be old
             self._route_watch.begin()
-        left = self.table.install(service, key, flow, generation, client)
+        left = self.table.install(service, key, flow, generation, client, time.monotonic())
         if left is None:
             return False
         self._take_out(left)
