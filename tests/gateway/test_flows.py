@@ -1,6 +1,7 @@
 """Flows without HAProxy: what may be one, when it leaves, and what HAProxy is told of it."""
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,7 +129,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, flows: int) -> None:
         self.table, self.taken_out, self.decided, self.now_s = FlowTable(flows), list[FlowKey](), 0, 0.0
         self.measure(5.0)
-        monkeypatch.setattr(haproxy_flows.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(haproxy_flows, "resolve_route", self._resolve)
         node = SimpleNamespace(snapshot=lambda: self.snapshot, mesh=SimpleNamespace(entry_of=lambda _site: None))
         peers = SimpleNamespace(is_up=lambda _site: True)
