@@ -47,7 +47,7 @@ from cheops.node.effects import Answers, PendingRequests
 from cheops.node.pump import Pump
 from cheops.security.signatures import Sign
 from cheops.store.batch import DocumentSigner
-from cheops.store.interface import Store
+from cheops.store.interface import DamagedError, Store
 from cheops.store.sqlite import SQLiteStore
 
 SITE = "site1"
@@ -115,6 +115,9 @@ class LocalSite:
 
     def fault(self, effect: Fault) -> None:
         raise effect.error
+
+    def damaged(self, error: DamagedError) -> None:
+        raise error
 
     def committed(self, saves: list[Save], last_seq: int) -> None: ...
 

@@ -29,6 +29,7 @@ from cheops.errors import CheopsError
 from cheops.log.operation import Command, Origin
 from cheops.node.pump import Pump
 from cheops.store.codec import MAX_DOCUMENT_BYTES
+from cheops.store.interface import DamagedError
 from cheops.store.memory import MemoryStore
 
 
@@ -40,6 +41,7 @@ class Recorder:
         self.output = ""
         self.answers: list[Answer] = []
         self.faults: list[Fault] = []
+        self.damage: list[DamagedError] = []
 
     def run(self, effect: Run) -> None:
         outcomes = (Outcome(Result.OK, self.output),) * len(effect.steps)
@@ -56,6 +58,9 @@ class Recorder:
 
     def fault(self, effect: Fault) -> None:
         self.faults.append(effect)
+
+    def damaged(self, error: DamagedError) -> None:
+        self.damage.append(error)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         pass

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cheops.store.interface import StoreError
+from cheops.engine.documents import key_of
+from cheops.store.interface import DamagedError, StoreError
 from cheops.store.sqlite import SQLiteStore
-from tests.store.documents import keys, operation, save
+from tests.store.documents import COUNTER, keys, operation, reply, save
 from tests.support.command import ROOT
 
 OWN_MOUNTS = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--user", "--map-root-user"])]
@@ -113,6 +114,52 @@ def test_a_document_that_was_changed_by_hand(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE documents SET body = X'7B' WHERE id = 'op/r/paris/p1/7'")
     with closing(SQLiteStore(path)) as store:
-        with pytest.raises(StoreError, match=r"site\.db: the document op/r/paris/p1/7 is damaged: not a document"):
+        with pytest.raises(DamagedError, match=r"site\.db: documents of 'r' are damaged \(op/r/paris/p1/7\)"):
             store.load("r")
         assert len(store.read(keys(operation("r", n) for n in (6, 8)))) == 2
+
+
+def test_each_byte_of_a_document_counts(path: Path) -> None:
+    """SQLite gives back what the disk gives it: a changed command would be run."""
+    with closing(SQLiteStore(path)) as store:
+        store.commit([save(operation("r", 1, line="set 100"), operation("r", 2), reply("r", 1), operation("s", 1))])
+    flip(path, b"set 100", b"set 900")
+    rotten = operation("r", 1, line="set 100")
+    with closing(SQLiteStore(path)) as store:
+        assert store.damaged == {}, "nothing is read before it is needed"
+        with pytest.raises(DamagedError) as error:
+            store.load("r")
+        assert (error.value.resource, error.value.ids) == ("r", ("op/r/paris/p1/1",))
+        assert store.damaged == {"r": frozenset({"op/r/paris/p1/1"})}
+        assert len(store.load("s")) == 1
+        good = operation("r", 2)
+        assert store.read(keys([rotten, good])) == {key_of(good): good}
+        before = store.changes(0, 100)
+        store.rewrite([rotten])
+        assert store.damaged == {}
+        assert rotten in store.load("r")
+        assert store.changes(0, 100) == before, "it has its old place in the feeds"
+
+
+def test_documents_of_earlier_versions_are_read_without_a_checksum(path: Path) -> None:
+    make(path)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE documents SET checksum = NULL")
+    with closing(SQLiteStore(path)) as store:
+        assert store.load("r")
+
+
+def test_a_damaged_document_of_the_site_itself_stops_the_start(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        store.commit([save(COUNTER)])
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE documents SET checksum = checksum + 1 WHERE resource = ''")
+    with closing(SQLiteStore(path)) as store, pytest.raises(DamagedError, match="put it aside and start with an empty"):
+        store.recovered()
+
+
+def flip(path: Path, before: bytes, after: bytes) -> None:
+    """As a disk does: the file has other bytes, in one place, and nobody wrote them."""
+    data = path.read_bytes()
+    assert data.count(before) == 1
+    path.write_bytes(data.replace(before, after))

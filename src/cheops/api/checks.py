@@ -30,6 +30,7 @@ from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STA
 from cheops.engine.replica import Replica
 from cheops.gateway.server import Gateway
 from cheops.gateway.service_tls import listener_files
+from cheops.node.damaged_documents import named
 from cheops.node.node import Node
 from cheops.peers import intake, links
 from cheops.peers.common_clock import CommonClock
@@ -98,6 +99,13 @@ def _store(node: Node) -> Iterator[Check]:
     hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
     name = f"audit log is {'not writable' if node.audit.trouble else 'incomplete' if trouble else 'writable'}"
     yield _check("store", name, trouble or str(node.audit.path), hint)
+    for resource, ids in sorted(node.store.damaged.items())[:_MAX_HELD]:
+        name = f"stored documents of '{printable(shortened(resource))}' are damaged"
+        hint = (
+            "the disk has changed them: replace it. The agent fetches them from other sites that are up; what no site "
+            "has is lost, and the resource cannot be used here"
+        )
+        yield _check("store", name, named(ids), hint)
     if node.audit.altered:
         hint = "somebody removed or changed lines while the agent was not running: 'cheops audit' shows where"
         yield _check("store", "audit log was altered", node.audit.altered, hint)

@@ -5,7 +5,7 @@ cheops.engine.health.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cheops.api.models.resources import ResourceStatus, SiteHealth, StateCounts, WorstResource, cure_of
 from cheops.api.models.resources import State as StateName
@@ -14,6 +14,7 @@ from cheops.api.permissions import may_see
 from cheops.api.views.status import is_here, resource_status
 from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
+from cheops.node.damaged_documents import named
 from cheops.node.node import Node
 from cheops.security.principal import Principal
 from cheops.text import printable, shortened
@@ -55,7 +56,9 @@ async def worst_resources(
             if not ids:
                 break
             examined, after = examined + len(ids), ids[-1]
-            replicas = await asyncio.gather(*map(node.pump.replica, ids))
+            if by is not None and not by.is_limited:  # a check of its own reports them
+                worst += [_damaged(id_, node.store.damaged[id_]) for id_ in ids if id_ in node.store.damaged]
+            replicas = await node.pump.readable(ids)
             visible = [one for one in replicas if is_here(one) and (by is None or may_see(by, one))]
             worst += [found for one in visible if (found := _worst(node, one, state))]
     return tuple(worst[:MOST_WORST])
@@ -68,6 +71,11 @@ def _worst(node: Node, replica: Replica, state: State) -> WorstResource | None:
         return None
     name: StateName = state.value
     return WorstResource(id=status.id, state=name, overall=status.overall, sentence=status.sentence, hint=_hint(status))
+
+
+def _damaged(id_: str, ids: Iterable[str]) -> WorstResource:
+    sentence = f"stored documents are damaged ({named(ids)}), so its state is not known here"
+    return WorstResource(id=id_, state="unknown", overall="UNREACHABLE", sentence=sentence, hint="cheops check")
 
 
 def _hint(status: ResourceStatus) -> str:

@@ -22,6 +22,7 @@ from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
 from cheops.engine.events import Verified
 from cheops.errors import CheopsError
+from cheops.node.damaged_documents import MOST_DOCUMENTS, DocumentRequest
 from cheops.node.node import Node
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.server import couch_routes
@@ -49,12 +50,20 @@ def peer_endpoint(node: Node, web: ASGIApp) -> PeerEndpoint:
     async def verified(peer: Peer, body: bytes) -> PeerResponse:
         return await _verified(node, peer, body)
 
+    async def documents(peer: Peer, body: bytes) -> PeerResponse:
+        return await _documents(node, peer, body)
+
     authenticator = Authenticator(node)
 
     def check_open(scope: Scope) -> None:
         authenticator.check_browser(request_info(scope))
 
-    others = {RequestKind.SHOW: show, RequestKind.REPLICANT: replicant, RequestKind.VERIFIED: verified}
+    others = {
+        RequestKind.SHOW: show,
+        RequestKind.REPLICANT: replicant,
+        RequestKind.VERIFIED: verified,
+        RequestKind.DOCUMENTS: documents,
+    }
     service = PeerService(node, others)
     return PeerEndpoint(node, service, None if node.keyring else check_open, web)
 
@@ -86,6 +95,19 @@ async def _verified(node: Node, peer: Peer, body: bytes) -> PeerResponse:
         raise ForbiddenError(f"{printable(by)} is not involved in this resource", "site not involved")
     await record(node, Verified(found.resource, by, printable(shortened(found.differs, 1_000)), node.now_ms()))
     return json_body({})
+
+
+async def _documents(node: Node, peer: Peer, body: bytes) -> PeerResponse:
+    """For a site of a resource: those that are here, of one resource, in the form in which databases exchange them."""
+    try:
+        wanted = decode_json(body, DocumentRequest)
+    except ValueError as error:
+        raise RequestError(f"not a request for documents: {error}") from None
+    check_names(wanted.resource)
+    if peer.site is not None:
+        check_involved(node, principal_of_site(peer.site), await node.pump.replica(wanted.resource))
+    found = await node.databases.shared_documents(wanted.resource, wanted.ids[:MOST_DOCUMENTS])
+    return json_body({"documents": found})
 
 
 async def _replicant(node: Node, peer: Peer, body: bytes) -> PeerResponse:

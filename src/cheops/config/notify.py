@@ -58,6 +58,7 @@ class EventKind(StrEnum):
     COPY_NOT_DELETED = "copy-not-deleted"  # a site could not delete its copy of a resource that left it
     EQUIVOCATION = "equivocation"  # a site gave one id to two operations: its keys may be stolen
     BROKEN_STATEMENT = "broken-statement"  # a site made an operation against its statement in a seal: likewise
+    DAMAGED = "damaged"  # the disk has changed stored documents of a resource
     SITE_UP = "site-up"
     SITE_DOWN = "site-down"
     SUMMARY = "summary"  # an operation is finished at all sites

@@ -188,8 +188,9 @@ class Backends:
         assert references is not None  # noqa: S101 - as above
         while True:
             await asyncio.sleep(_MAINTAIN_S)
-            while self._moved:
-                await self._report_move(await pump.replica(self._moved.pop()))
+            moved, self._moved = self._moved, set()
+            for replica in await pump.readable(moved):
+                await self._report_move(replica)
             if references.is_complete:
                 for key, resource, id_ in references.releasable():
                     await self._release(pump, references, key, resource, id_)
@@ -202,7 +203,7 @@ class Backends:
 
     async def _release(self, pump: Pump, references: FileReferences, key: Key, resource: str, id_: OpId) -> None:
         if self._is_first_look:
-            await pump.replica(resource)
+            await pump.readable((resource,))
         replica = pump.site.replicas.get(resource)  # a resource that is not in memory has not changed
         if replica is not None and is_settled_everywhere(replica, id_):
             for hash_ in references.release(key):

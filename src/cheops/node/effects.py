@@ -17,6 +17,7 @@ from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
 from cheops.engine.events import Answer, Fault, Notify, Run, Save, Send
 from cheops.log.operation import OpId
 from cheops.security.refusals import AGAINST_POLICY
+from cheops.store.interface import DamagedError
 from cheops.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class EffectExecutor:
 
     def fault(self, effect: Fault) -> None:
         self._node.faults.add(effect)
+
+    def damaged(self, error: DamagedError) -> None:
+        self._node.damaged_documents.restore(error)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)

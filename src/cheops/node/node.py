@@ -37,6 +37,7 @@ from cheops.log.policy import may_have_taken
 from cheops.node import alarms
 from cheops.node.alarms import Alarms
 from cheops.node.backends import Backends
+from cheops.node.damaged_documents import DamagedDocuments
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump, wall_ms
@@ -168,6 +169,7 @@ class Node:
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer, self.now_ms)
+        self.damaged_documents = DamagedDocuments(self, self._write, self._start_job)
         self.intake = DocumentIntake(
             self.pump, self.verifier, self._check_capacity, self.refusal_log, self.backends.resource_problem
         )

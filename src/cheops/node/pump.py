@@ -45,7 +45,7 @@ from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import MAX_SIGNATURE_CHARACTERS
 from cheops.store.codec import MAX_DOCUMENT_BYTES, encode, resource_of
-from cheops.store.interface import CodecError, Store, StoreError
+from cheops.store.interface import CodecError, DamagedError, Store, StoreError
 from cheops.text import printable, shortened
 
 _log = logging.getLogger(__name__)
@@ -69,6 +69,8 @@ class EffectHandler(Protocol):
     def fault(self, effect: Fault) -> None: ...
 
     def committed(self, saves: list[Save], last_seq: int) -> None: ...
+
+    def damaged(self, error: DamagedError) -> None: ...
 
 
 def wall_ms() -> int:
@@ -115,6 +117,16 @@ class Pump:
             self._waiting.setdefault(resource, []).append(loaded)
             await loaded
         return self.site.replicas[resource]
+
+    async def readable(self, resources: Iterable[str]) -> list[Replica]:
+        """Those of these resources that the store can load: one that it cannot load must not hide the others."""
+        damaged = self._store.damaged
+        wanted = [resource for resource in resources if resource not in damaged]
+        found = await asyncio.gather(*map(self.replica, wanted), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, StoreError):
+                raise one
+        return [one for one in found if isinstance(one, Replica)]
 
     @property
     def backlog(self) -> int:
@@ -253,7 +265,10 @@ class Pump:
 
     def _report_unreadable(self, effect: Load | Enumerate, error: StoreError) -> None:
         """The load is retried, but callers that wait for the resource get the error now."""
-        _log.warning("cannot read %s: %s", effect, error)
+        if isinstance(error, DamagedError):
+            self._handler.damaged(error)
+        else:
+            _log.warning("cannot read %s: %s", effect, error)
         if isinstance(effect, Load):
             self._wake_waiting(effect.resource, error)
 

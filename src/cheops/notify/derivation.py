@@ -35,8 +35,10 @@ NOTICES = {
         EventKind.DRIFTED,
         EventKind.EQUIVOCATION,
         EventKind.BROKEN_STATEMENT,
+        EventKind.DAMAGED,
     )
 }
+_BY_REASON = (EventKind.DRIFTED, EventKind.DAMAGED)  # of which there may be several while the operations are the same
 # Fates that are reported with the decision of the operation, or that are nothing new.
 _REPORTED_ELSEWHERE = frozenset((Rule.VOID, Rule.BEATEN_AT_ORIGIN, Rule.FOLDED))
 
@@ -115,7 +117,7 @@ def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) 
     if kind is None:
         return None
     # The id covers the known operations, so that the same notice after further operations is a new event.
-    seen = repr(sorted(known.items())) + (notice.reason if kind is EventKind.DRIFTED else "")
+    seen = repr(sorted(known.items())) + (notice.reason if kind in _BY_REASON else "")
     state = hashlib.sha256(seen.encode()).hexdigest()[:16]
     about = op_text(notice.resource, notice.op) if notice.op else _quoted(notice.resource)
     return Event(

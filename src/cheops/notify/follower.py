@@ -8,7 +8,7 @@ which is harmless. What a crash leaves between the two is journalled at the next
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -215,12 +215,19 @@ class JournaledStore:
         self.search = store.search
         self.states = store.states
         self.in_states = store.in_states
+        self.rewrite = store.rewrite
+        self.set_unknown = store.set_unknown
+        self.sites_of = store.sites_of
         self.shares = store.shares
         self.read = store.read
         self.last_seq = store.last_seq
         self.changes = store.changes
         self.note = store.note
         self.put_note = store.put_note
+
+    @property
+    def damaged(self) -> Mapping[str, frozenset[str]]:
+        return self._store.damaged
 
     def commit(self, saves: Sequence[Save]) -> int:
         forgotten = [key for save in saves for key in save.forget if key[0] in _FORGETTABLE]

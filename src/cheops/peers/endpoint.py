@@ -8,6 +8,7 @@
     POST /peer/show             the state of a resource in the local application
     POST /peer/verified         that the applications of a resource differ, or are equal again
     GET  /peer/replicants/ID    the sites of a replicated resource
+    POST /peer/documents        documents of a resource, for a site whose disk has damaged its own
 
 A sender is known by the certificate of its connection and by nothing else: tokens, cookies and roles are for clients.
 With `security: none` any program on this machine may be any site, but not a web page in a browser.
@@ -66,6 +67,7 @@ class RequestKind(StrEnum):
     SHOW = "show"
     REPLICANT = "replicants"
     VERIFIED = "verified"
+    DOCUMENTS = "documents"
 
 
 class RequestForm(NamedTuple):
@@ -85,6 +87,7 @@ FORMS: Mapping[RequestKind, RequestForm] = {
     RequestKind.SHOW: RequestForm("POST", 1024 * 1024),
     RequestKind.REPLICANT: RequestForm("GET", _NAME_BYTES, is_named=True),
     RequestKind.VERIFIED: RequestForm("POST", 64 * 1024),
+    RequestKind.DOCUMENTS: RequestForm("POST", 1024 * 1024),
 }
 
 

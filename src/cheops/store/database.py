@@ -6,7 +6,8 @@ The file has a version (`user_version`), and `application_id` marks it as a stor
 the first n migrations. Pending ones run when a store is opened, each in one transaction with its new number. A released
 migration never changes: add another one.
 
-    documents  by resource and id; `seq` is the number in the whole feed, of those that are shared
+    documents  by resource and id; `seq` is the number in the whole feed, of those that are shared; `checksum` shows
+               whether a row is as it was written, see cheops.store.sqlite
     feeds      (site, seq) → document. Site 0 is the whole feed, 1 what goes to every site (matrices)
     late       documents that were shared before a site was involved, with their other number in the site's feed
     involved   which sites a resource has or had on its list
@@ -24,14 +25,13 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cheops.store.interface import StoreError
+from cheops.store.interface import BEGIN_AGAIN, StoreError
 
 # The write-ahead log is truncated to this after a burst; without a limit it would keep its largest size for ever.
 _MAX_LOG_BYTES = 16 * 1024 * 1024
 
 _NOT_WRITABLE = "it cannot be written: check that the agent may write the file and its directory"
 _IN_USE = "another program holds a lock on it: stop that program, and try again"
-_BEGIN_AGAIN = "put it aside and start with an empty one: the site gets back what other sites have"
 _ADVICE = {
     sqlite3.SQLITE_FULL: "there is no space left for it: free some, and try again",
     sqlite3.SQLITE_BUSY: _IN_USE,
@@ -39,8 +39,8 @@ _ADVICE = {
     sqlite3.SQLITE_READONLY: _NOT_WRITABLE,
     sqlite3.SQLITE_PERM: _NOT_WRITABLE,
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that the agent may write the file and its directory",
-    sqlite3.SQLITE_NOTADB: f"it is not a store, or it is damaged: if it was one, {_BEGIN_AGAIN}",
-    sqlite3.SQLITE_CORRUPT: f"it is damaged: {_BEGIN_AGAIN}",
+    sqlite3.SQLITE_NOTADB: f"it is not a store, or it is damaged: if it was one, {BEGIN_AGAIN}",
+    sqlite3.SQLITE_CORRUPT: f"it is damaged: {BEGIN_AGAIN}",
     sqlite3.SQLITE_IOERR: "the disk failed: see the system's log",
 }
 
@@ -217,7 +217,12 @@ def _count_states(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: list[Migration] = [_first, _count_states]
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    """Earlier rows have none, until they are written again: to compute them would rewrite the whole file."""
+    connection.execute("ALTER TABLE documents ADD COLUMN checksum INTEGER")
+
+
+MIGRATIONS: list[Migration] = [_first, _count_states, _add_checksums]
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:

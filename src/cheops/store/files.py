@@ -29,7 +29,7 @@ from cheops.engine.events import Save
 from cheops.errors import CheopsError, ClientError
 from cheops.log.operation import FileRef, Operation, OpId
 from cheops.store.codec import resource_of
-from cheops.store.interface import Store
+from cheops.store.interface import DamagedError, Store
 from cheops.store.room import DiskRoom, Reservation
 from cheops.text import listed
 
@@ -248,7 +248,7 @@ class FileReferences:
         """Read all operations of the store. Blocks until that is done."""
         for document in _stored_documents(store):
             self._add(document)
-        self._is_complete = True
+        self._is_complete = not store.damaged  # a document that cannot be read may name a file
 
     def committed(self, saves: Iterable[Save]) -> list[str]:
         """Take note of saved and forgotten operations; gives the files that are not needed any more."""
@@ -318,4 +318,5 @@ def _stored_documents(store: Store) -> Iterator[Document]:
         yield from store.read(change.key for change in changes).values()
         since = changes[-1].seq
     for resource in store.recovered().unsynced:  # drafts are in no feed, but they need their files
-        yield from store.load(resource)
+        with suppress(DamagedError):
+            yield from store.load(resource)

@@ -14,7 +14,7 @@ its documents that were shared before get new numbers in the feed of that site a
 read beyond the old ones.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,10 @@ from cheops.engine.events import Recovered, Save
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
+from cheops.text import printable, shortened
+
+BEGIN_AGAIN = "put it aside and start with an empty one: the site gets back what other sites have"
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,13 @@ class Store(Protocol):
         beyond a limit; then nothing was written.
         """
 
+    @property
+    def damaged(self) -> Mapping[str, frozenset[str]]:
+        """The ids of documents that were found damaged, by resource, until they are written again."""
+
     def load(self, resource: str) -> tuple[Document, ...]:
-        """Every document of a resource, in no particular order."""
+        """Every document of a resource, in no particular order. Raises DamagedError: without one of them the others may
+        mean something else."""
 
     def recovered(self) -> Recovered:
         """What the engine needs to start on this store."""
@@ -73,11 +82,20 @@ class Store(Protocol):
         """The resources in one of these states; otherwise as `search`. The cost does not grow with the number of
         resources in other states."""
 
+    def rewrite(self, documents: Sequence[Document]) -> None:
+        """Write documents again that were found damaged. They are not new: no event follows from them."""
+
+    def set_unknown(self, resource: str) -> None:
+        """Count a resource that cannot be loaded as one whose state is not known."""
+
+    def sites_of(self, resource: str) -> tuple[str, ...]:
+        """The sites that a resource has or had on its list."""
+
     def shares(self) -> dict[str, int]:
         """For each site, the number of resources that have or had it on their list."""
 
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
-        """Those of these documents that exist."""
+        """Those of these documents that exist and are not damaged."""
 
     def last_seq(self) -> int:
         """The highest number in any feed so far; 0 if nothing was ever shared."""
@@ -113,6 +131,17 @@ class StoreError(CheopsError):
     status = 503
     definite = False
     reason = "store"
+
+
+class DamagedError(StoreError):
+    """Stored documents of a resource are not as they were written: the disk has changed them."""
+
+    def __init__(self, path: object, resource: str, ids: Sequence[str]) -> None:
+        shown = ", ".join(ids[:_MOST_NAMED]) + (f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else "")
+        what = f"of '{printable(shortened(resource))}' are damaged" if resource else "of the site itself are damaged"
+        advice = "the agent fetches them from other sites" if resource else BEGIN_AGAIN
+        super().__init__(f"{path}: documents {what} ({shown}): {advice}")
+        self.resource, self.ids = resource, tuple(ids)
 
 
 class CodecError(CheopsError):

@@ -6,7 +6,7 @@ a test on this store also notices if the codec loses something.
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -15,6 +15,7 @@ from typing import Any
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
+from cheops.engine.health import State
 from cheops.store.batch import AddSignatures, Forget, Put, writes_of
 from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain
 from cheops.store.interface import Change, StoreError, recovered_from
@@ -101,6 +102,22 @@ class MemoryStore:
         with self._lock:
             bodies = [row.put.body for row in self._by_resource.get(resource, {}).values()]
         return tuple(map(decode, bodies))
+
+    @property
+    def damaged(self) -> Mapping[str, frozenset[str]]:
+        return {}
+
+    def rewrite(self, documents: Sequence[Document]) -> None:
+        self.commit([Save(tuple(documents))])
+
+    def set_unknown(self, resource: str) -> None:
+        with self._lock:
+            for row in self._by_resource.get(resource, {}).values():
+                row.put = row.put._replace(state=State.UNKNOWN.value) if row.put.state else row.put
+
+    def sites_of(self, resource: str) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(sorted(self._involved.get(resource, ())))
 
     def recovered(self) -> Recovered:
         documents = self.load("")

@@ -13,16 +13,18 @@ another for a site. No number is given twice, even when the document that had it
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from zlib import crc32
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
+from cheops.engine.health import State
 from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
 from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain, id_of, key_of_id, resource_of
 from cheops.store.database import (
@@ -35,16 +37,23 @@ from cheops.store.database import (
     transaction,
     translate_errors,
 )
-from cheops.store.interface import Change, CodecError, StoreError, recovered_from
+from cheops.store.interface import Change, CodecError, DamagedError, StoreError, recovered_from
 
 _MAX_CACHED_RESOURCES = 10_000  # whose sites are cached in memory
+_MOST_DAMAGED = 1_000  # resources with damaged documents that are remembered
 
 _UPSERT = (
-    "INSERT INTO documents (resource, id, unsynced, state, seq, body) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO documents (resource, id, unsynced, state, seq, body, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (resource, id) DO UPDATE SET body = excluded.body, unsynced = excluded.unsynced,"
-    " state = excluded.state, seq = coalesce(seq, excluded.seq)"
+    " state = excluded.state, seq = coalesce(seq, excluded.seq), checksum = excluded.checksum"
 )
 _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
+
+
+def checksum(resource: str, id_: str, body: bytes) -> int:
+    """Against disks that change what they hold, which SQLite does not notice, not against people: CRC-32 finds every
+    change of up to 32 bits in a row. It takes a small part of the time in which a document is decoded."""
+    return crc32(body, crc32(f"{resource}\0{id_}".encode()))
 
 
 class Writer:
@@ -78,9 +87,7 @@ class Writer:
         self._last = self._next
 
     def _apply(self, writes: Sequence[Write]) -> None:
-        own: list[
-            tuple[str, str, bool, str | None, None, bytes]
-        ] = []  # not shared: no number to read back, so one executemany
+        own: list[tuple[object, ...]] = []  # not shared: no number to read back, so one executemany
         forgotten: set[str] = set()
         written: set[str] = set()
         for write in writes:
@@ -94,7 +101,7 @@ class Writer:
             if write.is_shared:
                 self._put_shared(write)
             else:
-                own.append((write.resource, write.id, write.is_unsynced, write.state, None, write.body))
+                own.append(_row(write, None))
         self._connection.executemany(_UPSERT, own)
         self._flush()
         self._drop_empty(forgotten - written)
@@ -102,8 +109,7 @@ class Writer:
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_seq', ?)", (self._next,))
 
     def _put_shared(self, put: Put) -> None:
-        row = (put.resource, put.id, put.is_unsynced, put.state, self._next + 1, put.body)
-        ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
+        ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, _row(put, self._next + 1)).fetchall()
         if seq == self._next + 1:  # otherwise it kept its number, and is in the feeds already
             self._next = seq
             self._feed_rows.append((EVERYTHING, seq, doc))
@@ -185,6 +191,11 @@ class Writer:
         return self._connection.execute(statement, values).fetchall()
 
 
+def _row(put: Put, seq: int | None) -> tuple[object, ...]:
+    sum_ = checksum(put.resource, put.id, put.body)
+    return put.resource, put.id, put.is_unsynced, put.state, seq, put.body, sum_
+
+
 _TIDY_EVERY = 256  # commits
 _TIDY_PAGES = 512  # 2 MiB at a time, so that no commit waits long
 _TIDY_FROM_PAGES = 1_024  # fewer free pages (4 MiB) are not worth the work
@@ -230,6 +241,7 @@ class SQLiteStore:
         self._write_lock, self._read_lock = Lock(), Lock()
         self._commits = 0
         self.add_signatures: AddSignatures | None = None
+        self._damaged: dict[str, frozenset[str]] = {}
         with ExitStack() as stack, translate_errors(self.path):
             lock = FileLock(self.path)
             stack.callback(lock.release)
@@ -266,6 +278,8 @@ class SQLiteStore:
         with self._write_lock, translate_errors(self.path):
             self._check_open()
             self._writer.commit(writes)
+            if self._damaged:
+                self._note_replaced(writes)
             self._commits += 1
             if self._commits % _TIDY_EVERY == 0:
                 self._tidy()
@@ -285,9 +299,46 @@ class SQLiteStore:
 
     # -- reading ---------------------------------------------------------------------------------
 
+    @property
+    def damaged(self) -> Mapping[str, frozenset[str]]:
+        return dict(self._damaged)
+
     def load(self, resource: str) -> tuple[Document, ...]:
-        rows = self._rows("SELECT id, body FROM documents WHERE resource = ?", resource)
-        return tuple(self._decoded(decode, id_, body) for id_, body in rows)
+        rows = self._rows("SELECT id, body, checksum FROM documents WHERE resource = ?", resource)
+        documents, damaged = [], []
+        for id_, body, stored in rows:
+            document = _verified(resource, id_, body, stored)
+            documents.append(document) if document is not None else damaged.append(id_)
+        if damaged:
+            self._note_damaged(resource, damaged)
+            raise DamagedError(self.path, resource, damaged)
+        return tuple(documents)
+
+    def _note_damaged(self, resource: str, ids: Iterable[str]) -> None:
+        if len(self._damaged) < _MOST_DAMAGED or resource in self._damaged:
+            self._damaged[resource] = self._damaged.get(resource, frozenset()).union(ids)
+
+    def _note_replaced(self, writes: Iterable[Write]) -> None:
+        for write in writes:
+            if (ids := self._damaged.get(write.resource)) and write.id in ids:
+                if left := ids - {write.id}:
+                    self._damaged[write.resource] = left
+                else:
+                    del self._damaged[write.resource]
+
+    def rewrite(self, documents: Sequence[Document]) -> None:
+        self.commit([Save(tuple(documents))])
+
+    def set_unknown(self, resource: str) -> None:
+        statement = "UPDATE documents SET state = ? WHERE resource = ? AND state IS NOT NULL"
+        with self._write_lock, translate_errors(self.path):
+            self._check_open()
+            with transaction(self._connection):
+                self._connection.execute(statement, (State.UNKNOWN.value, resource))
+
+    def sites_of(self, resource: str) -> tuple[str, ...]:
+        statement = "SELECT name FROM involved JOIN sites USING (site) WHERE resource = ? ORDER BY name"
+        return tuple(name for (name,) in self._rows(statement, resource))
 
     def recovered(self) -> Recovered:
         unsynced = self._rows("SELECT resource FROM documents WHERE unsynced ORDER BY resource")
@@ -328,10 +379,13 @@ class SQLiteStore:
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
         documents: dict[Key, Document] = {}
         for key in keys:
-            id_ = id_of(key)
-            statement = "SELECT body FROM documents WHERE resource = ? AND id = ?"
-            for (body,) in self._rows(statement, resource_of(key), id_):
-                documents[key] = self._decoded(decode, id_, body)
+            id_, resource = id_of(key), resource_of(key)
+            statement = "SELECT body, checksum FROM documents WHERE resource = ? AND id = ?"
+            for body, stored in self._rows(statement, resource, id_):
+                if (document := _verified(resource, id_, body, stored)) is not None:
+                    documents[key] = document
+                else:  # its resource reports it, and gets it again, when it is loaded
+                    self._note_damaged(resource, (id_,))
         return documents
 
     def last_seq(self) -> int:
@@ -382,3 +436,13 @@ class SQLiteStore:
     def _check_open(self) -> None:
         if self._resources is None:
             raise StoreError(f"{self.path}: the store is closed")
+
+
+def _verified(resource: str, id_: str, body: bytes, stored: int | None) -> Document | None:
+    """The document of a row; None if it is not as it was written."""
+    if stored is not None and stored != checksum(resource, id_, body):
+        return None
+    try:
+        return decode(body)
+    except CodecError:
+        return None

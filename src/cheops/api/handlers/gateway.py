@@ -176,7 +176,7 @@ async def list_replicants(request: ApiRequest[FreshPageParameters]) -> Replicant
 
 
 async def _views(node: Node, ids: Sequence[str], by: Principal) -> tuple[ReplicantView, ...]:
-    replicas = await asyncio.gather(*map(node.pump.replica, ids))
+    replicas = await node.pump.readable(ids)
     return tuple(
         _view(node, replica)
         for replica in replicas

@@ -38,7 +38,7 @@ from cheops.api.request import ApiRequest, handles
 from cheops.api.views.explanation import explanation
 from cheops.api.views.log import lanes, log_view, matrix_in_force, matrix_view
 from cheops.api.views.operations import sites_of
-from cheops.api.views.status import detail, is_here, not_here_text, resource_status, summary
+from cheops.api.views.status import detail, is_here, not_here_text, resource_status, summary, unreadable_summary
 from cheops.config.types import TypeConfig
 from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
@@ -229,9 +229,13 @@ async def _fresh_summaries(
 
 
 async def _summaries(node: Node, ids: Sequence[str], by: Principal) -> tuple[ResourceSummary, ...]:
-    replicas = await asyncio.gather(*map(node.pump.replica, ids))
+    replicas = await node.pump.readable(ids)
     visible = [replica for replica in replicas if is_here(replica) and may_see(by, replica)]
-    return tuple(summary(replica, sites_up(node)) for replica in visible)
+    found = [summary(replica, sites_up(node)) for replica in visible]
+    # What is not readable stays in the list: its sites are all that is known of it.
+    damaged = [] if by.is_limited else [id_ for id_ in ids if id_ in node.store.damaged]
+    found += [unreadable_summary(id_, await asyncio.to_thread(node.store.sites_of, id_)) for id_ in damaged]
+    return tuple(sorted(found, key=lambda one: one.id))
 
 
 # -- the state of the application -------------------------------------------------------------------------------

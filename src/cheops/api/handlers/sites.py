@@ -189,7 +189,7 @@ async def _resources_at(node: Node, name: str) -> tuple[str, ...]:
     """The resources of this site that list the other site now. The store also finds those that listed it once."""
     candidates = await asyncio.to_thread(node.store.involving, name)
     # A bound on what one request loads into memory; the response names fewer.
-    replicas = [await node.pump.replica(id_) for id_ in candidates[: 10 * _MAX_NAMED]]
+    replicas = await node.pump.readable(candidates[: 10 * _MAX_NAMED])
     return tuple(replica.resource for replica in replicas if name in replica.history.site_list)
 
 

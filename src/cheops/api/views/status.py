@@ -130,6 +130,13 @@ def summary(replica: Replica, up: set[str]) -> ResourceSummary:
     )
 
 
+def unreadable_summary(id_: str, sites: tuple[str, ...]) -> ResourceSummary:
+    """A resource whose stored documents are damaged: nothing is known of its state here."""
+    return ResourceSummary(
+        id=id_, type="", sites=sites, overall="UNREACHABLE", deleted=False, operations=0, last_change=None
+    )
+
+
 def last_outcome(replica: Replica) -> Status:
     """The outcome of the newest operation, at the site where it is worst. A superseded operation counts as OK."""
     ops = (*replica.history.ops.values(), *replica.drafts)

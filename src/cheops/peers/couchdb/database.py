@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from cheops.engine.documents import Document, Key
 from cheops.peers.couchdb.documents import CouchDocument, RefusedError, couch_document, parse_document, shared_key
 from cheops.peers.couchdb.requests import CouchError
@@ -291,6 +293,11 @@ class Databases:
     def close(self) -> None:
         """End every wait, so that the server can stop."""
         self.signal.close()
+
+    async def shared_documents(self, resource: str, ids: Sequence[str]) -> list[msgspec.Raw]:
+        """Those of these documents that are here and belong to a resource."""
+        own = [id_ for id_ in ids if (key := shared_key(id_)) is not None and codec.resource_of(key) == resource]
+        return [one.as_couch() for one in (await self.call(_read_documents, self.store, own)).values()]
 
     def write_note(self, database: str, id_: str, content: dict[str, Any]) -> str:
         with self._note_lock:
