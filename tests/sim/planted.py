@@ -35,6 +35,7 @@ from cheops.peers.membership import Membership
 from cheops.peers.settings import MeshSettings
 from cheops.security import signatures
 from cheops.sim import heartbeats
+from cheops.sim.node import Disk
 from tests.sim import planted_http
 
 Bug = Callable[[], AbstractContextManager[object]]
@@ -442,6 +443,11 @@ def _reports_of_lost_stores() -> AbstractContextManager[object]:
     return patch.object(Replica, "_load_peers", trusting)
 
 
+def _damage_unseen() -> AbstractContextManager[object]:
+    """Stored documents are not verified when they are read."""
+    return patch.object(Disk, "damaged", lambda _self, _resource: [])
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -450,6 +456,7 @@ class Planted(NamedTuple):
 
 
 BUGS = {
+    "damaged documents are used": Planted(_damage_unseen, "rot", 3, 3),
     "no causal wait": Planted(_no_causal_wait, "hostile", 11, 3),
     "duplicates taken": Planted(_duplicates_taken, "hostile", 1, 3),
     "save after send": Planted(_save_after_send, "moving", 8, 4),

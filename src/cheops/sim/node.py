@@ -22,6 +22,7 @@ class Disk:
 
     durable: dict[Key, Document] = field(default_factory=dict)
     written: list[Save] = field(default_factory=list)
+    rotten: dict[Key, Document] = field(default_factory=dict)  # what was written, where it holds something else by now
 
     def write(self, save: Save) -> None:
         self.written.append(save)
@@ -30,9 +31,24 @@ class Disk:
         for save in self.written:
             for key in save.forget:
                 self.durable.pop(key, None)
+                self.rotten.pop(key, None)
             for document in save.documents:
                 self.durable[key_of(document)] = document
+                self.rotten.pop(key_of(document), None)
         self.written.clear()
+
+    def rot(self, key: Key, document: Document) -> None:
+        """Hold something else than was written."""
+        self.rotten.setdefault(key, self.durable[key])
+        self.durable[key] = document
+
+    def damaged(self, resource: str) -> list[Key]:
+        """The documents of a resource that are not as they were written: a store sees that by their checksums."""
+        return [key for key, document in self.rotten.items() if getattr(document, "resource", None) == resource]
+
+    def restore(self, key: Key, document: Document) -> None:
+        self.durable[key] = document
+        del self.rotten[key]
 
     def crash(self) -> None:
         self.written.clear()
@@ -107,7 +123,8 @@ class Node:
             return None
         if resource in self.site.replicas:
             return self.site.replicas[resource]
-        documents = self.disk.of_resource(resource)
+        # As it will be once it is loaded: before that, damaged documents are restored.
+        documents = tuple(self.disk.rotten.get(key_of(d), d) for d in self.disk.of_resource(resource))
         if not documents:
             return None
         replica = Replica(

@@ -6,9 +6,12 @@ A profile says how much of each; the seed of the world says when and where.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from cheops.engine.documents import key_of
 from cheops.engine.events import Submitted
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, Verdict
+from cheops.log.operation import Command, Kind, Operation, Verdict
 from cheops.sim.apps import APPS, App
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class Profile:
     matrix_changes: float = 0.02
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
+    rot: int = 0  # stored operations that a disk changes
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
@@ -61,6 +65,7 @@ PROFILES = {
         Profile("crashes", crashes=12, crash_between_effects=0.01, trouble=0.1, partitions=1),
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
+        Profile("rot", rot=12, crashes=8, partitions=2, trouble=0.01),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
         Profile(
@@ -89,6 +94,8 @@ def schedule(world: "World") -> None:
         world.after(random.randint(0, profile.duration_ms), lambda: _jump(world, random.choice(names)))
     for _ in range(profile.rebirths):
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
+    for _ in range(profile.rot):
+        world.after(random.randint(0, profile.duration_ms), lambda: _rot(world, random.choice(names)))
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
 
@@ -214,6 +221,17 @@ def _jump(world: "World", name: str) -> None:
     by_ms = world.random.randint(-world.profile.skew_ms, world.profile.skew_ms)
     world.nodes[name].skew_ms += by_ms
     world.inject("clock jump", f"the clock of {name} jumps by {by_ms} ms")
+
+
+def _rot(world: "World", name: str) -> None:
+    """The disk of a site changes the command of an operation. It shows when the operation is read again."""
+    disk = world.nodes[name].disk
+    ops = [d for d in disk.durable.values() if isinstance(d, Operation) and d.verdict and d.payload.line]
+    if ops:
+        op = world.random.choice(ops)
+        _, line = world.apps[op.resource].invent(world.random)
+        disk.rot(key_of(op), replace(op, payload=Command(line)))
+        world.inject("bit rot", f"the disk of {name} changes {op.id} of {op.resource} to '{line}'")
 
 
 def _lose_disk(world: "World", name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
+from cheops.engine.documents import Key
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -36,6 +37,7 @@ from cheops.sim.node import Node
 from cheops.sim.workload import Profile
 
 _TICK_MS = 100  # as often as the agent
+_RELOAD_MS = 200
 _HEARTBEAT_MS = 250
 
 
@@ -208,10 +210,32 @@ class World:
             case Notify():
                 self.notices.append((node.name, effect))
             case Load():
-                self._soon(node, lambda: self.deliver(node.name, node.loaded(effect.resource)))
+                self._soon(node, lambda: self._load(node, effect.resource))
             case Enumerate():
                 resources = tuple(sorted({d.resource for d in node.disk.durable.values() if isinstance(d, Operation)}))
                 self._soon(node, lambda: self.deliver(node.name, Enumerated(effect.peer, resources)))
+
+    def _load(self, node: Node, resource: str) -> None:
+        """As an agent does: a resource with damaged documents is loaded once they are restored."""
+        restored = [self._restore(node, key) for key in node.disk.damaged(resource)]
+        if all(restored):
+            self.deliver(node.name, node.loaded(resource))
+        else:
+            life = node.life
+            self.after(_RELOAD_MS, lambda: self._load(node, resource) if node.life == life else None)
+
+    def _restore(self, node: Node, key: Key) -> bool:
+        """Fetch a document from a site that has it; without one, the operator restores a backup."""
+        others = [other for other in self.nodes.values() if other is not node]
+        having = [other for other in others if key in other.disk.durable and key not in other.disk.rotten]
+        reached = [other for other in having if self.reaches(node.name, other.name)]
+        if not having:
+            self.inject("operator restored a damaged document")
+            node.disk.restore(key, node.disk.rotten[key])
+        elif reached:
+            self.inject("damaged document fetched again")
+            node.disk.restore(key, reached[0].disk.durable[key])
+        return bool(reached or not having)
 
     def prepare_save(self, node: Node, save: Save) -> None:
         """What a store does to documents before it writes them; nothing here."""

@@ -53,7 +53,12 @@ _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
 def checksum(resource: str, id_: str, body: bytes) -> int:
     """Against disks that change what they hold, which SQLite does not notice, not against people: CRC-32 finds every
     change of up to 32 bits in a row. It takes a small part of the time in which a document is decoded."""
-    return crc32(body, crc32(f"{resource}\0{id_}".encode()))
+    return crc32(body, crc32(id_.encode(), _seed(resource)))
+
+
+def _seed(resource: str) -> int:
+    """The part of a checksum that all documents of a resource share."""
+    return crc32(f"{resource}\0".encode())
 
 
 class Writer:
@@ -305,10 +310,12 @@ class SQLiteStore:
 
     def load(self, resource: str) -> tuple[Document, ...]:
         rows = self._rows("SELECT id, body, checksum FROM documents WHERE resource = ?", resource)
-        documents, damaged = [], []
+        documents, damaged, seed = [], [], _seed(resource)
         for id_, body, stored in rows:
-            document = _verified(resource, id_, body, stored)
-            documents.append(document) if document is not None else damaged.append(id_)
+            if (document := _verified(seed, id_, body, stored)) is not None:
+                documents.append(document)
+            else:
+                damaged.append(id_)
         if damaged:
             self._note_damaged(resource, damaged)
             raise DamagedError(self.path, resource, damaged)
@@ -382,7 +389,7 @@ class SQLiteStore:
             id_, resource = id_of(key), resource_of(key)
             statement = "SELECT body, checksum FROM documents WHERE resource = ? AND id = ?"
             for body, stored in self._rows(statement, resource, id_):
-                if (document := _verified(resource, id_, body, stored)) is not None:
+                if (document := _verified(_seed(resource), id_, body, stored)) is not None:
                     documents[key] = document
                 else:  # its resource reports it, and gets it again, when it is loaded
                     self._note_damaged(resource, (id_,))
@@ -438,9 +445,9 @@ class SQLiteStore:
             raise StoreError(f"{self.path}: the store is closed")
 
 
-def _verified(resource: str, id_: str, body: bytes, stored: int | None) -> Document | None:
-    """The document of a row; None if it is not as it was written."""
-    if stored is not None and stored != checksum(resource, id_, body):
+def _verified(seed: int, id_: str, body: bytes, stored: int | None) -> Document | None:
+    """The document of a row; None if it is not as it was written. As `checksum`, with less work for each of many."""
+    if stored is not None and stored != crc32(body, crc32(id_.encode(), seed)):
         return None
     try:
         return decode(body)

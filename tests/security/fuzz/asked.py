@@ -20,6 +20,7 @@ def _requests() -> tuple[bytes, ...]:
         (b"POST /db/cheops/_bulk_get?revs=true", json_, b'{"docs":[{"id":"op/n/here/1/1"}]}'),
         (b"PUT /db/cheops/_local/x", json_, b'{"a":1}'),
         (b"POST /peer/show", json_, samples.API_BODIES[5]),
+        (b"POST /peer/documents", json_, b'{"resource":"n","ids":["op/n/here/1/1"]}'),
         (b"POST /api/v1/tokens", json_, samples.API_BODIES[6]),
         (b"POST /api/v1/dry-run", json_, samples.API_BODIES[0]),
     ]
