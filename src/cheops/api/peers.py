@@ -104,8 +104,10 @@ async def _documents(node: Node, peer: Peer, body: bytes) -> PeerResponse:
     except ValueError as error:
         raise RequestError(f"not a request for documents: {error}") from None
     check_names(wanted.resource)
-    if peer.site is not None:
-        check_involved(node, principal_of_site(peer.site), await node.pump.replica(wanted.resource))
+    replica = await node.pump.replica(wanted.resource)
+    # Only those that got them once: a policy that lets others pass operations on does not let them read.
+    if peer.site is not None and peer.site not in {*sites_of(replica), *replica.history.ever_listed}:
+        raise ForbiddenError(f"{peer.site} is not one of the sites of this resource", "site not involved")
     found = await node.databases.shared_documents(wanted.resource, wanted.ids[:MOST_DOCUMENTS])
     return json_body({"documents": found})
 
