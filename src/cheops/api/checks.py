@@ -19,6 +19,7 @@ from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.models.site import make_check as _check
 from cheops.api.notifications import notification_checks
+from cheops.api.peer_checks import peer_checks
 from cheops.api.views.status import blocked_sentence, clock_is_wrong
 from cheops.backends.protocol import Finding
 from cheops.config.address import address_of_url, is_loopback
@@ -35,7 +36,6 @@ from cheops.node.node import Node
 from cheops.peers import intake, links
 from cheops.peers.common_clock import CommonClock
 from cheops.peers.liveness import SiteState
-from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.prober import now
 from cheops.peers.views import SiteView
 from cheops.security.refusals import AGAINST_POLICY, Refused
@@ -65,7 +65,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await resource_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
-        *_peers(node, peers),
+        *peer_checks(node, peers),
         *await asyncio.gather(*(_front(node, one) for one in node.config.services.values() if one.listener.listen)),
         *(_public_certificate(one) for one in node.config.services.values() if one.listener.tls),
         *await _data_plane(gateway),
@@ -124,40 +124,6 @@ def _clock(peer: SiteView) -> Check:
     name = f"clock of {peer.name} {'differs from' if hint else 'agrees with'} ours"
     detail = f"{offset:+,.0f} ms{'' if peer.is_up else ' when last seen'}"
     return _check("clocks", name, detail, hint)
-
-
-def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
-    for peer in peers:
-        away = f"{peer.distance.rtt_ms:.1f} ms away" if peer.distance else "distance unknown"
-        if peer.is_up:
-            yield _check("peers", f"{peer.name} is up", f"{away} {peer.note}".strip())
-        else:
-            hint = f"check that its agent runs and that {peer.url or 'its address'} is reachable from here"
-            seen = "never seen" if peer.contact_ms is None else f"last seen {peer.contact_ms / 1000:,.0f} s ago"
-            detail = f"{seen}; {peer.problem}" if peer.problem else seen
-            yield _check("peers", f"{peer.name} is {peer.state.value}", detail, hint)
-    for text in node.mesh.problems():
-        yield _check("peers", "sites disagree on an identity", text, "see 'cheops site list'")
-    yield from map(_name_conflict, node.mesh.name_conflicts())
-
-
-def _name_conflict(conflict: NameConflict) -> Check:
-    """Two agents of one name. With different certificates one may be a thief's; with the same it is a copy."""
-    site = conflict.site
-    if conflict.has_several_certificates:
-        shown = [f"{printable(agent.url)} (certificate {agent.certificate})" for agent in conflict.agents]
-        hint = (
-            f"stop the agent that should not run. If it is not yours: 'cheops site invite {site} --again' ends the "
-            "certificates of both, and the code is for your machine "
-            "(docs/certificates-trouble.md#two-agents-of-one-name)"
-        )
-    else:
-        shown = [f"{printable(agent.url)} (store {printable(agent.incarnation)})" for agent in conflict.agents]
-        hint = (
-            "the folder of this site was copied: stop the agent that should not run, and do not start it again "
-            "(docs/certificates-trouble.md#two-agents-of-one-name)"
-        )
-    return _check("peers", f"two agents are called {site}", f"at {listed(shown)}", hint)
 
 
 async def _data_plane(gateway: Gateway | None) -> list[Check]:

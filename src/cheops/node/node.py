@@ -86,6 +86,7 @@ class Node:
         clients = config.clients
         self.config = config
         self.name = config.name
+        self.created_s = time.monotonic()
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.faults = Faults()
         # By resource and operation: what only a site in the wrong hands does.

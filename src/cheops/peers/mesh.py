@@ -140,8 +140,7 @@ class Mesh:
 
     def probe_answered(self, probe_id: int, payload: Heartbeat, now: Now) -> list[PeerEvent]:
         """Take the answer to an own probe. After its timeout an answer does not count."""
-        sent = self._peers.returned(probe_id)
-        if sent is not None:
+        if sent := self._peers.returned(probe_id):
             now_ms = self._clock.time_ms(now)
             self._learn(payload, now_ms, self.common_clock.time_ms(now))
             if payload.sender == sent.site and self._known.knows(sent.site):
@@ -403,9 +402,8 @@ class Mesh:
             regular=site in self._scheduler.interest,
             introduce=peer.knows_revision < self.own.revision,
         )
-        payload = self._known.compose(options, now.wall_ms)
         url = self._known.url(site, peer.link.misses)
-        return Probe(sent.id, site, url, sent.expires_ms - now_ms, payload)
+        return Probe(sent.id, site, url, sent.expires_ms - now_ms, self._known.compose(options, now.wall_ms))
 
     # -- evidence ----------------------------------------------------------------------------------------
 
@@ -446,6 +444,8 @@ class Mesh:
         if self._known.membership.is_forgotten(site):
             self._forgotten_seen_ms[site] = now_ms
             return
+        if self._known.knows(site):
+            self._peers[site].arrived_ms = now_ms
         if payload.regular:
             self._load.note_regular(site, now_ms)
         if self._announced.up.get(site) != payload.incarnation:

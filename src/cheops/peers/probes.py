@@ -181,6 +181,7 @@ class PeerState:
     probed_ms: float = -inf
     is_waiting: bool = False  # a probe is on its way
     answers_as: str | None = None  # another name, if another site answers there
+    arrived_ms: float | None = None  # when a probe of it last came in
     problem: str = ""  # why the last probe failed; empty if it did not
 
     def timeout_ms(self, settings: MeshSettings) -> float:

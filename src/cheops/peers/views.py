@@ -22,6 +22,7 @@ class SiteView:
     only_through_others: bool  # others see it, we cannot reach it
     as_of_ms: float | None  # how long ago it was last heard of
     contact_ms: float | None  # how long ago a probe of ours was answered
+    arrived_ms: float | None  # how long ago a probe of it came in
     incarnation: str | None
     url: str
     version: str
@@ -52,14 +53,14 @@ def view_of(
     """A site as it is shown. Its incarnation is that of its last answer, or else the one in its record."""
     assessment, peer = seen
     entry = known.catalogue.get(site)
-    contact_ms = peer.link.contact_ms
     return SiteView(
         site,
         assessment.state,
         assessment.direct,
         assessment.only_through_others,
         assessment.as_of_ms,
-        None if contact_ms is None else max(now_ms - contact_ms, 0.0),
+        _age_ms(peer.link.contact_ms, now_ms),
+        _age_ms(peer.arrived_ms, now_ms),
         peer.incarnation or (entry.incarnation if entry else None),
         entry.url if entry else known.seeds.get(site, ""),
         entry.version if entry else "",
@@ -71,6 +72,10 @@ def view_of(
         heard=entry is not None or site == known.own.name,
         problem=peer.problem,
     )
+
+
+def _age_ms(at_ms: float | None, now_ms: float) -> float | None:
+    return None if at_ms is None else max(now_ms - at_ms, 0.0)
 
 
 def problems(known: GossipState, peers: PeerTable) -> Iterator[str]:
