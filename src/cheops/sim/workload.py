@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cheops.engine.events import Submitted
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, Verdict
-from cheops.sim.apps import APPS, App
+from cheops.sim.apps import ALL_APPS, APPS, OTHER_APPS, App
 
 if TYPE_CHECKING:
     from cheops.sim.world import World
@@ -41,6 +41,10 @@ class Profile:
     matrix_changes: float = 0.02
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
+    forgettings: int = 0  # of a site, which is admitted again later
+    apps: tuple[str, ...] = tuple(APPS)
+    batch: int = 500  # documents in a message
+    waiting: int = 10_000  # operations that wait for others
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
@@ -62,6 +66,11 @@ PROFILES = {
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("rules", matrix_changes=0.15, other_rules=True),
+        Profile(
+            "members", forgettings=3, site_changes=0.05, batch=2, waiting=5, operations=50,
+            apps=("counter", "file", "set", "lenient-counter", "parallel-file"),
+        ),
+        Profile("kinds", apps=tuple(OTHER_APPS), batch=3, matrix_changes=0.005),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
         Profile(
             "byzantine", byzantine=True, policed=True, operations=30, duration_ms=8_000, loss=0.02, duplication=0.02,
@@ -89,6 +98,8 @@ def schedule(world: "World") -> None:
         world.after(random.randint(0, profile.duration_ms), lambda: _jump(world, random.choice(names)))
     for _ in range(profile.rebirths):
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
+    for _ in range(profile.forgettings):
+        world.after(random.randint(500, profile.duration_ms), lambda: world.membership.forget(random.choice(names)))
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
 
@@ -113,7 +124,7 @@ class _Resource:
 
 
 def _resource(world: "World", number: int) -> _Resource:
-    app = world.random.choice(list(APPS.values()))
+    app = ALL_APPS[world.random.choice(world.profile.apps)]
     names = list(world.nodes)
     sites = tuple(sorted(world.random.sample(names, world.random.randint(min(2, len(names)), len(names)))))
     resource = _Resource(f"{app.name}-{number}", app, sites)
@@ -135,7 +146,7 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
     if number < profile.resources:
         pass
     elif luck < profile.bad_command:
-        line = "fail"
+        line = line if resource.app.type.parallel else "fail"  # it would fail everywhere after it was accepted
     elif luck < profile.bad_command + profile.deletes:
         kind, type_, line = Kind.DELETE, "delete", reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces:
