@@ -15,6 +15,7 @@ from cheops.log.matrix import Entry, Matrix
 from cheops.log.operation import Kind, Operation, OpId, Status, Verdict
 from cheops.log.seals import is_of_one_site
 from cheops.sim.apps import RefusedError, State
+from cheops.sim.last_words import ExplanationChecker, client_problems
 from cheops.sim.node import Node
 from cheops.sim.world import World, ever_listed_sites
 
@@ -115,23 +116,24 @@ def _replaces(entries: Iterable[Entry], names: set[str]) -> set[tuple[str, str]]
         pairs |= more
 
 
-def problems(world: World) -> list[str]:
+def problems(world: World, explanations: ExplanationChecker) -> list[str]:
     """All violations of an invariant; empty if there are none."""
     violations: list[str] = []
     for resource in sorted(world.decided):
-        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
+        oracle = oracle_of(world, resource)
+        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource, oracle))
+        violations += explanations.problems(oracle, resource)
     return violations
 
 
-def _resource_problems(world: World, resource: str) -> Iterator[str]:
-    oracle = oracle_of(world, resource)
+def _resource_problems(world: World, resource: str, oracle: History) -> Iterator[str]:
     ops = world.decided[resource].values()
     if len({op.matrix.hash for op in ops}) == 1:
         by_rules = reference_effective(ops, oracle.matrix.entries)
         if by_rules != [op.id for op in oracle.effective]:
             yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_rules)}"
     replicas = {name: world.nodes[name].replica(resource) for name in oracle.site_list}
-    yield from _client_problems(world, resource)
+    yield from client_problems(world, resource)
     for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
         yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
@@ -147,25 +149,11 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
         yield from _leaver_problems(world, name, resource, oracle)
 
 
-def _client_problems(world: World, resource: str) -> Iterator[str]:
-    """No client gets two final statuses of one site."""
-    ops = world.decided[resource]
-    if len({op.matrix.hash for op in ops.values()}) > 1:
-        return  # under other rules an operation that was skipped may run after all
-    for (about, op, site), statuses in world.final_statuses.items():
-        if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
-            continue  # a change of the list may be answered a second time, when a copy is deleted
-        if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
-            continue  # while its site was off the list, the others may have forgotten replies that it never got
-        if len(statuses) > 1:
-            yield f"the client of {op} got several final statuses of {site}: {', '.join(statuses)}"
-        elif statuses == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
-            yield f"the client of {op} got SUPERSEDED of {site}, where it was OK"
-
-
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
-    """Sites that left the list have run the command that deletes their copy, if the operation had one."""
+    """Sites that left the list know that, and have run the command that deletes their copy, if there was one."""
     by, replica = oracle.site_list_op, world.nodes[name].replica(resource)
+    if replica is not None and replica.is_involved:
+        yield f"{name} left, and does not know it"
     if by is None or by.kind is not Kind.SITES or not by.payload.line:
         return
     if replica is None or not contains(replica.history.known, by.id):
