@@ -181,7 +181,8 @@ def _may_be_unseen(replica: "Replica", site: str, client: _Client) -> bool:
 
 
 def _settled_at(replica: "Replica", site: str) -> Vector:
-    """What a site has settled, where "settled without a reply" means that the site skipped it; otherwise nothing."""
+    """What a site has settled, where "settled without a reply" means that it skipped it, or has it from a checkpoint;
+    otherwise nothing."""
     if not replica.is_involved:  # replies are no longer sent to this site, so a missing one says nothing
         return NOTHING
     view, by = replica.peers.get(site), replica.history.site_list_op

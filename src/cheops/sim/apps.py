@@ -256,6 +256,17 @@ _DRAINED = App(
 )
 
 
+# Nothing replaces anything: whatever must be undone is undone by a replay from the reset.
+_STOCK = replace(
+    PCOUNTER,
+    name="stock",
+    start=25,
+    matrix=_entries(("dec", "dec", _BOTH)),
+    type=replace(PCOUNTER.type, name="stock", reset=Command("set 25")),
+    invent=lambda random: ("dec", f"dec {random.randint(1, 12)}"),
+)
+
+
 def _in_alphabetical_order(ops: Sequence[Operation]) -> tuple[Command, ...]:
     return tuple(sorted((op.payload for op in ops), key=lambda payload: payload.line))
 
@@ -268,6 +279,7 @@ _SORTED_FILE = replace(
 )
 
 OTHER_APPS = {
-    app.name: app for app in (_LENIENT_COUNTER, _LENIENT_FILE, _LENIENT_STORE, _PARALLEL_FILE, _DRAINED, _SORTED_FILE)
+    app.name: app
+    for app in (_LENIENT_COUNTER, _LENIENT_FILE, _LENIENT_STORE, _PARALLEL_FILE, _DRAINED, _STOCK, _SORTED_FILE)
 }
 ALL_APPS = APPS | OTHER_APPS

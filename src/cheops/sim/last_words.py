@@ -98,7 +98,8 @@ class ExplanationChecker:
         for op in replica.history.ops.values():
             if effect_of(op, fate_of(replica, op)) is Effect.SUPERSEDED and op.verdict is Verdict.OK:
                 self._superseded.setdefault((op.resource, op.id), node.name)
-            for site in replica.sites:
+            # Of what its checkpoint holds, a site does not know any more whether it was superseded before.
+            for site in replica.sites if not contains(replica.history.folded, op.id) else ():
                 status = status_at(replica, op, site)
                 # For `explain` an operation that ran and was replaced since is superseded.
                 if status is not Status.SUPERSEDED and (problem := _lie(self._world, op, site, status)):

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cheops.engine.events import Submitted
+from cheops.log.causality import covers
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, Verdict
 from cheops.sim.apps import ALL_APPS, APPS, OTHER_APPS, App
 
 if TYPE_CHECKING:
     from cheops.sim.world import World
+
+_WAIT_MS = 150
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Profile:
     matrix_changes: float = 0.02
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
+    patient: bool = False  # a rebirth waits until another site has all, rather than not to happen
     forgettings: int = 0  # of a site, which is admitted again later
     apps: tuple[str, ...] = tuple(APPS)
     batch: int = 500  # documents in a message
@@ -69,6 +73,11 @@ PROFILES = {
         Profile(
             "members", forgettings=3, site_changes=0.05, batch=2, waiting=5, operations=50,
             apps=("counter", "file", "set", "lenient-counter", "parallel-file"),
+        ),
+        Profile("reborn", rebirths=4, patient=True, site_changes=0.05, partitions=2, crashes=2),
+        Profile(
+            "remedies", apps=("stock", "drained", "pcounter"), crashes=20, crash_between_effects=0.01, trouble=0.2,
+            partitions=10, forces=0.1, deletes=0,
         ),
         Profile("kinds", apps=tuple(OTHER_APPS), batch=3, matrix_changes=0.005),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
@@ -229,9 +238,28 @@ def _jump(world: "World", name: str) -> None:
 
 def _lose_disk(world: "World", name: str) -> None:
     """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
+    if world.profile.patient:
+        if _has_nothing_of_its_own(world, name):
+            world.lose_disk(name)
+        elif not world.calm:
+            world.after(_WAIT_MS, lambda: _lose_disk(world, name))
+        return
     node = world.nodes[name]
     if node.site is None or any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
         return
     if any((replica := node.replica(resource)) and replica.sites == (name,) for resource in world.decided):
         return  # nobody else has that resource
     world.lose_disk(name)
+
+
+def _has_nothing_of_its_own(world: "World", name: str) -> bool:
+    """Whether for each resource at a site, another site that takes part in it has all that this one has."""
+    node = world.nodes[name]
+    for resource in world.decided:
+        replica = node.replica(resource)
+        if replica is None or not (replica.history.known or replica.drafts):
+            continue
+        others = (world.nodes[other].replica(resource) for other in replica.sites if other != name)
+        if replica.drafts or not any(o and covers(o.history.known, replica.history.known) for o in others):
+            return False
+    return node.site is not None

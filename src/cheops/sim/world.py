@@ -91,7 +91,7 @@ class World:
 
     def settings(self, profile: Profile) -> Settings:
         """Of every site. Limits are low, so that unloading, seals and parking happen in a history of seconds."""
-        types = {app.name: _with_early_checkpoints(app.type) for app in ALL_APPS.values()}
+        types = {name: _with_early_checkpoints(ALL_APPS[name].type) for name in profile.apps}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
         limits = Limits(idle_ms=3_000, seal_after=3, parked=1, batch=profile.batch, waiting=profile.waiting)
