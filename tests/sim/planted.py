@@ -462,7 +462,7 @@ def _absence_is_denied() -> AbstractContextManager[object]:
 def _without_admissions(true: Callable[..., set[str]]) -> Callable[..., set[str]]:
     def change(self: RemovedSites, event: SitesRemoved) -> set[str]:
         back = true(self, event)
-        self.ever = self  # type: ignore[assignment]
+        self.ever = self
         return back
 
     return change
