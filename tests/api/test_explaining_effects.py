@@ -6,6 +6,7 @@ from typing import Any
 from cheops.api.models.operations import Effect
 from cheops.api.views.log import log_view
 from cheops.api.views.operations import find, operation_view
+from cheops.engine.events import SitesRemoved
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Status
 from cheops.sim.apps import COUNTER, FILE, PCOUNTER
@@ -165,3 +166,13 @@ def test_orphaned() -> None:
     assert "rule 10" not in text  # only the eight rules have numbers that people see
     lab.run()
     assert lab.states("n", "ab") == [3, 3]
+
+
+def test_a_resource_of_which_all_sites_were_removed_from_the_mesh() -> None:
+    lab = lab_with(COUNTER)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.move("a", "n", "b")
+    lab.run()
+    lab.take("a", SitesRemoved(frozenset("b")))
+    assert "'n' is at no site of the mesh: b was removed from it" in text_of(explain(lab, "a"))

@@ -174,6 +174,26 @@ def test_a_site_that_is_gone_for_good_does_not_count_until_it_is_back() -> None:
     assert {lab.status(site, "n").overall for site in "abc"} == {Overall.CONVERGED}
 
 
+def test_a_site_that_was_gone_takes_the_checkpoint_that_the_other_made_alone() -> None:
+    """It holds what the site made itself, and nobody else has signed it."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("b", "n", "inc 1")
+    lab.run()
+    lab.partition("a", "b")
+    lab.take("a", SitesRemoved(frozenset("b")))
+    for _ in range(12):
+        lab.submit("a", "n", "inc 2")
+        lab.run()
+    assert lab.at("a", "n").history.folded, "a made a checkpoint alone"
+    for site in "ab":
+        lab.take(site, SitesRemoved(frozenset(), frozenset("b")))
+    lab.heal()
+    lab.run()
+    assert lab.states("n", "ab") == [25, 25]
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
 def test_what_is_at_a_gone_site_can_be_named_with_it_or_without() -> None:
     lab = Lab()
     lab.make("n", COUNTER, "abc")

@@ -66,10 +66,23 @@ TOLERANT_TWICE = _rules(
     ("put-b", "add-b", KEEP, True),
 )
 TOLERANT_LEVELS = _rules("tolerant levels", "x y z", ("x", "y", REVERSE, True), ("y", "z", REVERSE))
+# One that lets others stay, above one that does not; and one above two that do not touch each other.
+TOLERANT_TOP = _rules(
+    "tolerant top", "x y z", ("x", "y", REVERSE), ("y", "z", REVERSE), ("x", "z", REVERSE, True), ("x", "x", BOTH)
+)
+TOLERANT_WIPE = _rules(
+    "tolerant wipe",
+    "put-a put-b wipe",
+    ("put-a", "put-a", ONE),
+    ("put-b", "put-b", ONE),
+    ("put-a", "put-b", BOTH),
+    ("wipe", "put-a", KEEP, True),
+    ("wipe", "put-b", KEEP),
+)
 LEVELS_UPSIDE_DOWN = _rules("levels upside down", "x y z", ("x", "y", KEEP), ("y", "z", KEEP))
 
 STRICT = (COUNTER, FILE, REGISTERS, LEVELS)
-ALL_RULES = (*STRICT, TOLERANT, TOLERANT_TWICE, TOLERANT_LEVELS)
+ALL_RULES = (*STRICT, TOLERANT, TOLERANT_TWICE, TOLERANT_LEVELS, TOLERANT_TOP, TOLERANT_WIPE)
 MATRICES = {rules.name: Matrix(rules.entries) for rules in (*ALL_RULES, LEVELS_UPSIDE_DOWN)}
 BY_HASH = {matrix.hash: matrix for matrix in MATRICES.values()}
 
@@ -246,6 +259,8 @@ CHANGES = (
     (COUNTER, FILE, TOLERANT),
     (LEVELS, TOLERANT_LEVELS, LEVELS_UPSIDE_DOWN),
     (REGISTERS, TOLERANT_TWICE, COUNTER),
+    (TOLERANT_TOP, LEVELS, LEVELS_UPSIDE_DOWN),
+    (TOLERANT_WIPE, REGISTERS),
 )
 
 
@@ -377,16 +392,19 @@ Effect = tuple[str, str, str]  # what is done to which slot of the state, and wh
 
 _COUNT = {"set": ("put", "n", ""), "inc": ("count", "n", "")}
 _LEVEL = {"x": ("append", "x", ""), "y": ("put", "y", "x"), "z": ("put", "z", "x y")}
+_REGISTERS = {"put-a": ("put", "a", ""), "put-b": ("put", "b", ""), "wipe": ("put", "wiped", "a b")}
 _APPS: dict[str, dict[str, Effect]] = {
     "counter": _COUNT,
     "file": {"set": ("put", "words", ""), "add": ("append", "words", "")},
-    "registers": {"put-a": ("put", "a", ""), "put-b": ("put", "b", ""), "wipe": ("put", "wiped", "a b")},
+    "registers": _REGISTERS,
     "levels": _LEVEL,
     "tolerant": {**_COUNT, "note": ("append", "notes", "")},
     "tolerant twice": {
         f"{how}-{slot}": (effect, slot, "") for how, effect in (("put", "put"), ("add", "append")) for slot in "ab"
     },
     "tolerant levels": _LEVEL,
+    "tolerant top": {**_LEVEL, "x": ("count", "x", "")},
+    "tolerant wipe": _REGISTERS,
 }
 
 

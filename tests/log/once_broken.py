@@ -7,6 +7,7 @@ from tests.log.histories import (
     LEVELS_UPSIDE_DOWN,
     TOLERANT,
     TOLERANT_LEVELS,
+    TOLERANT_TOP,
     TOLERANT_TWICE,
     told,
     told_in_stages,
@@ -35,6 +36,10 @@ TWO_STEPS = told(
     "b1 put-a at 7",
     "c1 put-b at 9",
 )
+# b's set replaces the increment, then c's set, which lets the increment stay, wins over b's.
+COMES_BACK = told([TOLERANT], "a1 inc at 1", "b1 set at 2 knowing a1:1", "c1 set at 3")
+# The same by rule 4: y replaces the concurrent x, then z, which lets x stay, replaces y.
+COMES_BACK_FROM_BELOW = told([TOLERANT_TOP], "a1 x at 1", "b1 y at 2", "c1 z at 3 knowing b1:1")
 # The file's matrix gives way to the counter's twice: once introduced without, once with that past.
 SAME_MATRIX_TWICE = told(
     [FILE, COUNTER],

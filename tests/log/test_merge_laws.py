@@ -8,7 +8,6 @@ from cheops.log.causality import contains
 from cheops.log.operation import Operation, OpId
 from cheops.log.rules import merged
 from tests.log.histories import (
-    STRICT,
     Past,
     delivered,
     history,
@@ -24,6 +23,8 @@ from tests.log.histories import (
 from tests.log.once_broken import (
     AS_MADE,
     BACKWARDS,
+    COMES_BACK,
+    COMES_BACK_FROM_BELOW,
     SAME_MATRIX_TWICE,
     SECOND_LAST,
     STEPS_FORWARD,
@@ -74,7 +75,9 @@ def test_any_causal_delivery_order_gives_the_same_view(past: Past, wish: bytes) 
     assert other.known == one.known
 
 
-@given(pasts(STRICT), wishes)
+@given(pasts(), wishes)
+@example(COMES_BACK, AS_MADE)
+@example(COMES_BACK_FROM_BELOW, AS_MADE)
 def test_nothing_superseded_ever_comes_back(past: Past, wish: bytes) -> None:
     growing, gone = history(()), set[OpId]()
     for op in delivered(past.ops, wish):
@@ -82,6 +85,17 @@ def test_nothing_superseded_ever_comes_back(past: Past, wish: bytes) -> None:
         assert gone <= growing.fates.keys()
         gone = set(growing.fates)
         assert gone.isdisjoint(ids(growing.effective))
+
+
+@given(pasts(), wishes)
+@example(COMES_BACK, bytes([0, 0, 1, *[0] * 15]))
+def test_what_a_part_of_the_log_supersedes_has_no_effect_in_the_whole(past: Past, wish: bytes) -> None:
+    """Any part that holds all that its operations know of, not only those that one site goes through."""
+    cone = past_cone(past.ops, [op for byte, op in zip(wish, past.ops, strict=False) if byte % 3 == 0])
+    part, whole = naive(cone, past.rules.entries), view(known(past.ops), past)
+    assert part[1].isdisjoint(whole[0])
+    assert part[1] <= whole[1]
+    assert view(known(cone), past) == part
 
 
 @given(pasts(), wishes)
@@ -109,7 +123,7 @@ def test_stamps_extend_causality_whatever_the_clocks_do(past: Past) -> None:
     assert len({op.stamp for op in past.ops}) == len(past.ops)
 
 
-@given(pasts())
+@given(pasts() | pasts_with_changes())
 def test_the_effective_order_extends_causality(past: Past) -> None:
     effective = history(past.ops).effective
     assert not any(b.is_before(a) for place, a in enumerate(effective) for b in effective[place:])

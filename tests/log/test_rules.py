@@ -88,6 +88,20 @@ def test_rule_2_what_is_superseded_supersedes_nothing() -> None:
     assert result.fates == {loser.id: Fate(Rule.REPLACE_WINS_OVER_CONCURRENT, wipe.id)}
 
 
+def test_rule_2_what_was_superseded_does_not_come_back_with_its_superseder_beaten() -> None:
+    """b's set replaces a's increment. c's set, which would let the increment stay, then beats b's."""
+    matrix = Matrix((Entry("set", "inc", Result.KEEP_ORDER, concurrent_both=True), *COUNTER.entries[1:]))
+    sites = Sites(matrix)
+    inc = sites.make("a", "inc")
+    sites.tell("b", inc)
+    later, last = sites.make("b", "set"), sites.make("c", "set")
+    assert merged([inc, later], matrix).effective == (later,)
+    result = merged([inc, later, last], matrix)
+    assert result.effective == (last,)
+    assert result.fates[inc.id] == Fate(Rule.LATER_REPLACES_EARLIER, later.id)
+    assert merged([inc, last], matrix).effective == (last, inc), "nobody who knew of it has replaced it"
+
+
 def test_rule_3_later_replaces_earlier() -> None:
     sites = Sites(COUNTER)
     inc, later = sites.make("a", "inc"), sites.make("a", "set")

@@ -13,12 +13,12 @@ View = tuple[list[OpId], set[OpId]]
 
 
 def naive(ops: Sequence[Operation], entries: Sequence[Entry]) -> View:
-    """Rules 1 to 8 in the words of the design, with no thought for speed, and nothing from the code but what an
-    operation is. Effective are those that no effective one supersedes: well-founded, since whatever supersedes
-    stands in a higher class, or in the same one and has a greater stamp."""
+    """Rules 1 to 8 in the words of docs/merging.md, with no thought for speed, and nothing from the code but what an
+    operation is. Rule 2 is well-founded, since whatever supersedes stands in a higher class, or in the same one and
+    has a greater stamp."""
     replaces, tolerated = relation(entries), tolerances(entries)
 
-    def supersedes(y: Operation, x: Operation) -> bool:
+    def would_supersede(y: Operation, x: Operation) -> bool:
         if x == y or (name(y), name(x)) not in replaces or before(y, x):
             return False
         if before(x, y):
@@ -28,15 +28,14 @@ def naive(ops: Sequence[Operation], entries: Sequence[Entry]) -> View:
         return (name(y), name(x)) not in tolerated  # rule 4
 
     @cache
-    def has_effect(x: Operation) -> bool:
-        if x.verdict is not Verdict.OK:
-            return False  # rule 1
-        return not any(supersedes(y, x) and has_effect(y) for y in candidates)  # rule 2
+    def supersedes(y: Operation, x: Operation) -> bool:
+        in_past = [z for z in candidates if before(z, x)]
+        return would_supersede(y, x) and not any(supersedes(z, y) for z in in_past)  # rule 2
 
-    candidates = [op for op in ops if op.kind is not Kind.SITES]
-    effective = {op for op in candidates if has_effect(op)}
+    candidates = [op for op in ops if op.kind is not Kind.SITES and op.verdict is Verdict.OK]  # rule 1
+    superseded = {x.id for x in candidates if any(supersedes(y, x) for y in candidates)}
+    effective = {op for op in candidates if op.id not in superseded}
     failed = {op.id for op in ops if op.verdict is not Verdict.OK}
-    superseded = {op.id for op in candidates if op not in effective}
     return ids(in_order(effective, tolerated)), failed | superseded
 
 

@@ -17,11 +17,11 @@ from cheops.engine import (
     scheduler,
 )
 from cheops.engine.documents import Snapshot, key_of
-from cheops.engine.events import Effect, Effects, Outcome, Save, Send
+from cheops.engine.events import Effect, Effects, Outcome, Save, Send, SitesRemoved
 from cheops.engine.evidence import Evidence, Presence
 from cheops.engine.matrices import Matrices
 from cheops.engine.progress import PeerProgress
-from cheops.engine.replica import Replica
+from cheops.engine.replica import RemovedSites, Replica
 from cheops.log import history, names, plan, policy, rules, seals
 from cheops.log.causality import Clock, Vector, contains, covers
 from cheops.log.history import History
@@ -448,6 +448,58 @@ def _damage_unseen() -> AbstractContextManager[object]:
     return patch.object(Disk, "damaged", lambda _self, _resource: [])
 
 
+# -- what was not found before sites were reborn, forgotten and admitted again, and explanations were read -------------
+
+
+def _earlier_views_kept() -> AbstractContextManager[object]:
+    """What a site had before it lost its disk, it is taken to have still."""
+    return patch.object(Replica, "forget_incarnation", lambda *_: None)
+
+
+def _forgotten_before_the_superseder_is_known() -> AbstractContextManager[object]:
+    return patch.object(History, "_is_within", lambda _self, op, stable: contains(stable, op.id))
+
+
+def _leavers_never_told() -> AbstractContextManager[object]:
+    return patch.object(Replica, "targets", lambda self: (site for site in self.sites if site != self.site))
+
+
+def _interrupted_replays_forgotten() -> AbstractContextManager[object]:
+    """A crash makes a site forget that a replay was interrupted. For a replay from a base this is harmless, because the
+    ledger names the keys that are dirty as well; after a replay from the reset nothing else does."""
+    return patch.object(Replica, "save_unfinished_replay", lambda *_, **__: None)
+
+
+def _checkpoints_without_a_seal() -> AbstractContextManager[object]:
+    """A site makes checkpoints when all have settled everything, and waits for no seal. As long as no site is away, all
+    that are still to come know that; one that is admitted again does not."""
+    return patch.object(retention, "is_sealed", lambda _replica: True)
+
+
+def _superseded_comes_back() -> AbstractContextManager[object]:
+    """What is superseded itself supersedes nothing any more, also what had no effect because of it."""
+    return patch.object(rules.Superseders, "beats", lambda *_: False)
+
+
+def _dropped_replies_mean_superseded() -> AbstractContextManager[object]:
+    """A reply that others have dropped before it came here is taken for one that never was."""
+    return patch.object(replies, "_may_be_unseen", lambda *_: False)
+
+
+def _absence_is_denied() -> AbstractContextManager[object]:
+    """A site that was forgotten and admitted again takes what the others did without it for a forgery."""
+    return patch.object(RemovedSites, "change", _without_admissions(RemovedSites.change))
+
+
+def _without_admissions(true: Callable[..., set[str]]) -> Callable[..., set[str]]:
+    def change(self: RemovedSites, event: SitesRemoved) -> set[str]:
+        back = true(self, event)
+        self.ever = self
+        return back
+
+    return change
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -498,6 +550,14 @@ BUGS = {
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
     "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "moving", 40083, 5),
     "silence means lacking": Planted(_silence_means_lacking, "hostile", 0, 3),
+    "an earlier incarnation's view is kept": Planted(_earlier_views_kept, "reborn", 0, 3),
+    "forgotten before the superseder is known": Planted(_forgotten_before_the_superseder_is_known, "moving", 0, 4),
+    "leavers are never told": Planted(_leavers_never_told, "moving", 0, 4),
+    "interrupted replays are forgotten": Planted(_interrupted_replays_forgotten, "remedies", 66, 3),
+    "checkpoints without a seal": Planted(_checkpoints_without_a_seal, "members", 5, 4),
+    "what is superseded comes back": Planted(_superseded_comes_back, "kinds", 4, 3),
+    "dropped replies mean superseded": Planted(_dropped_replies_mean_superseded, "members", 22, 4),
+    "absence is denied": Planted(_absence_is_denied, "members", 0, 4),
     "a POST is a resource of its own": Planted(planted_http.posts_are_resources, "http", 1, 3),
     "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
     "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 8, 3),

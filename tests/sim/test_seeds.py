@@ -1,4 +1,4 @@
-"""Three hundred histories on every run of the tests; `make soak` plays fifty times as many."""
+"""Four hundred histories on every run of the tests; `make soak` plays fifty times as many."""
 
 import pytest
 
@@ -9,7 +9,7 @@ _CHUNK = 25
 # profile, sites, chunks of histories
 PLAN = [
     ("hostile", 3, 3), ("hostile", 5, 2), ("network", 4, 1), ("crashes", 3, 2), ("moving", 4, 1), ("rules", 4, 1),
-    ("policed", 4, 2),
+    ("policed", 4, 2), ("members", 4, 1), ("reborn", 3, 1), ("kinds", 4, 1), ("remedies", 3, 1),
 ]  # fmt: skip
 CHUNKS = [(profile, sites, chunk) for profile, sites, chunks in PLAN for chunk in range(chunks)]
 # Histories of `make soak` that once went wrong.
@@ -19,11 +19,15 @@ ONCE_BROKEN = [
     ("moving", 5, 20207),
     ("long", 4, 135),
     ("policed", 4, 81),
+    ("members", 4, 22),
+    ("members", 4, 33),
+    ("members", 3, 1008),
+    ("members", 3, 1107),
 ]
 
 
-def test_there_are_three_hundred() -> None:
-    assert len(CHUNKS) * _CHUNK == 300
+def test_there_are_four_hundred() -> None:
+    assert len(CHUNKS) * _CHUNK == 400
 
 
 @pytest.mark.parametrize(("profile", "sites", "chunk"), CHUNKS)

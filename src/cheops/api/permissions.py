@@ -70,7 +70,7 @@ async def check_resource(node: Node, by: Principal, id_: str, *, writes: bool) -
     if writes or by.kind is Kind.PEER:
         check_change(node, by, replica, replica.type.name, sites_of(replica))
     elif not may_see(by, replica):
-        where = f"of type '{replica.type.name}', at {in_words(sites_of(replica))}"
+        where = f"of type '{replica.type.name}', at {in_words(sites_of(replica) or replica.history.site_list)}"
         raise _beyond_limits(by, f"'{printable(shortened(id_))}' is {where}")
 
 

@@ -51,7 +51,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     problem = files_problem(op.payload, replica.limits) or _stores_problem(replica, op)
     if problem is None and not endorsed:  # a site that has forgotten what the stamp contradicts has taken it: it counts
         problem = order_problem(op, replica.history)
-    others = _other_contents(replica, op)
+    others, gone = _other_contents(replica, op), replica.gone.ever
     if problem is None and policy is not None:
         problem = (
             _absence(replica, op)
@@ -64,7 +64,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
                 others=others,
                 waiting=replica.inbox.waiting.values(),
             )
-            or seal_violation(op, _listings(replica, op, others), replica.gone, replica.history, _takers(replica, op))
+            or seal_violation(op, _listings(replica, op, others), gone, replica.history, _takers(replica, op))
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -184,7 +184,8 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
 
     Operations count as forgotten only up to a seal that is in the log, and never beyond what this site has made itself.
     A checkpoint must not take the place of an operation of this site that is in effect: all sites settle an operation
-    before any of them folds it, and then this site would know the seal; unless it had left the resource by then.
+    before any of them folds it, and then this site would know the seal. But the others did not wait for this site if it
+    had left the resource by then, or while it was removed from the mesh.
     """
     history, own = replica.history, replica.origin
     base = snapshot.base.vector if snapshot.base else NOTHING
@@ -198,7 +199,8 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
-    if lost is not None and replica.is_involved and not history.folded and not _had_left(replica, message, lost):
+    was_away = replica.site in replica.gone.ever or (lost is not None and _had_left(replica, message, lost))
+    if lost is not None and replica.is_involved and not history.folded and not was_away:
         return f"its checkpoint would take the place of {lost.id}, which is in effect here"
     return _unfounded(replica, message)
 
@@ -214,8 +216,8 @@ def _had_left(replica: Replica, message: Message, op: Operation) -> bool:
 
 def _proving_seals(replica: Replica, message: Message) -> Iterator[Operation]:
     """The seals of a snapshot that prove what is forgotten. Where something is known here, a site that sealed alone
-    must have been alone on the list that it knew, and nobody may have changed that list without knowledge of the seal.
-    """
+    must have been alone on the list that it knew, without those that were ever removed from the mesh; and nobody may
+    have changed that list without knowledge of the seal, except them."""
     known = {op.id: op for op in (*message.ops, *replica.history.ops.values())}.values()
     listings = [op for op in known if op.sites is not None]
     for op in message.ops:
@@ -224,9 +226,10 @@ def _proving_seals(replica: Replica, message: Message) -> Iterator[Operation]:
             continue
         newest = max((one for one in listings if one.is_before(op)), key=lambda one: one.stamp, default=None)
         listed = set(newest.sites or ()) if newest else set()
-        if newest is None or not listed.difference(replica.gone) <= set(op.seal.sites) <= listed:
+        if newest is None or not listed.difference(replica.gone.ever) <= set(op.seal.sites) <= listed:
             continue
-        if not any(newest.is_before(one) and one.is_concurrent(op) for one in listings):
+        others = (one for one in listings if one.origin.site not in replica.gone.ever)
+        if not any(newest.is_before(one) and one.is_concurrent(op) for one in others):
             yield op
 
 
@@ -245,12 +248,12 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
         # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
         alone = op.seal is not None and len(op.seal.sites) == 1
         listings = [listing] if listing else []
-        if alone and (problem := seal_violation(op, listings, replica.gone, history, _takers(replica, op))):
+        if alone and (problem := seal_violation(op, listings, replica.gone.ever, history, _takers(replica, op))):
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None
     if newest is not None and policy is not None:
-        return snapshot_violation(message.ops, policy, history, replica.gone)
+        return snapshot_violation(message.ops, policy, history, replica.gone.ever)
     return None
 
 
@@ -270,7 +273,7 @@ def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
     ours = history.site_list_op
     if peer not in (listing.sites or ()) or ours is None:
         return {peer, replica.site}.issubset(listing.sites or ()) and not history.ops
-    return listing.stamp > ours.stamp and snapshot_violation(message.ops, policy, history, replica.gone) is None
+    return listing.stamp > ours.stamp and snapshot_violation(message.ops, policy, history, replica.gone.ever) is None
 
 
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:

@@ -171,9 +171,11 @@ class Unstorable:
 
 @dataclass(frozen=True, slots=True)
 class SitesRemoved:
-    """All the sites that were removed for good: no resource waits for them any more."""
+    """All the sites that were removed for good: no resource waits for them any more. And those that were admitted again
+    since, or for the first time: what the others settled while they were away is not theirs to refuse."""
 
     sites: frozenset[str]
+    admitted: frozenset[str] = frozenset()
 
 
 Event: TypeAlias = (

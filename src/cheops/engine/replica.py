@@ -19,7 +19,6 @@ The others are empty after a restart, and clients ask again.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from types import MappingProxyType
 
@@ -38,7 +37,7 @@ from cheops.engine.documents import (
     reply_key,
     written,
 )
-from cheops.engine.events import Effects
+from cheops.engine.events import Effects, SitesRemoved
 from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest, progress_of, says_the_same
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
@@ -54,6 +53,22 @@ PolicyOf = Callable[[str], Policy | None]
 NO_ONE: Mapping[str, str] = MappingProxyType({})
 
 
+class RemovedSites(set[str]):
+    """The sites that were removed from the mesh for good. All replicas of a site share one object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ever: set[str] = set()  # these, and those that were admitted again
+
+    def change(self, event: SitesRemoved) -> set[str]:
+        """Take what is known of sites now; return those that are no longer removed."""
+        back = self - event.sites
+        self.clear()
+        self.update(event.sites)
+        self.ever.update(event.sites, event.admitted)
+        return back
+
+
 class Replica:
     def __init__(  # noqa: PLR0913 - what a site gives each of its replicas
         self,
@@ -63,14 +78,14 @@ class Replica:
         limits: Limits,
         *,
         policy_of: PolicyOf = lambda _type: None,
-        gone: AbstractSet[str] = frozenset(),
+        gone: RemovedSites | None = None,
         met: Mapping[str, str] = NO_ONE,
     ) -> None:
         self.resource = resource
         self.origin = origin
         self.limits = limits
         self.policy_of = policy_of
-        self.gone = gone  # sites that were removed for good; the Site's own set, shared by all its replicas
+        self.gone = RemovedSites() if gone is None else gone
         self.met = met  # sites that this one has ever met in the mesh, with their last incarnation; likewise shared
         self.type = ResourceType()  # as this site configures it; known with the first operation
         self.history = History(find_matrix)

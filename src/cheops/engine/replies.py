@@ -2,7 +2,8 @@
 
 A client is first informed that its operation is durable, then of its verdict, then of the reply of each site. A site is
 finished with an operation when its reply says so. It is also finished when it has settled the operation and all its
-replies up to then are here, but none to this operation: then it skipped the operation, because another superseded it.
+replies up to then were seen here, but none to this operation: then it skipped the operation, because another superseded
+it, or it has the checkpoint that holds the effect. Where that cannot be told, the client is told nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cheops.engine.events import Answer, Effects, Stage
-from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Replies:
         self._troubles: dict[tuple[OpId, str], Reply] = {}
         # Up to here every reply was taken. There are no gaps: callers of `take` keep the order.
         self.known: dict[Origin, int] = {}
+        # Up to here, some were never seen here: other sites had dropped them already.
+        self.unseen: dict[Origin, int] = {}
 
     def __iter__(self) -> Iterator[Reply]:
         return (reply for replies in self._by_origin.values() for reply in replies.values())
@@ -75,6 +78,7 @@ class Replies:
         for old in stale:
             del of_origin[old.n]
         of_origin[reply.n] = reply
+        self.skip_to({reply.origin: reply.n - 1})
         self.known[reply.origin] = max(reply.n, self.known.get(reply.origin, 0))
         site = reply.origin.site
         if reply.op is not None:
@@ -94,7 +98,9 @@ class Replies:
 
     def skip_to(self, floor: Vector) -> None:
         """Other sites have dropped the replies up to here, so they will never arrive."""
-        self.known = joined(self.known, floor)
+        for origin, n in floor.items():
+            if n > self.known.get(origin, 0):
+                self.known[origin] = self.unseen[origin] = n
 
     def forget_operations(self, ids: set[OpId]) -> None:
         self._by_op = {key: reply for key, reply in self._by_op.items() if key[0] not in ids}
@@ -111,9 +117,11 @@ class Replies:
 @dataclass(slots=True)
 class _Client:
     request: str
+    since: Vector  # the replies that were known when it came: among those, none is to its operation
     reported: dict[str, Status] = field(
         default_factory=dict
     )  # the last status of each site that was reported to the client
+    has_effect: bool = True  # whether its operation has one; or had, when a checkpoint took its place
 
 
 class WaitingClients:
@@ -129,8 +137,8 @@ class WaitingClients:
     def operations(self) -> tuple[OpId, ...]:
         return tuple(self._by_op)
 
-    def add(self, id_: OpId, request: str) -> None:
-        self._by_op[id_] = _Client(request)
+    def add(self, id_: OpId, request: str, since: Vector) -> None:
+        self._by_op[id_] = _Client(request, dict(since))
 
     def remove(self, id_: OpId) -> None:
         self._by_op.pop(id_, None)
@@ -151,9 +159,11 @@ class WaitingClients:
         for id_, client in list(self._by_op.items()):
             if not contains(replica.history.known, id_):
                 continue  # a draft: its verdict comes first
+            if id_ in replica.history.ops and not contains(replica.history.folded, id_):
+                client.has_effect = id_ not in replica.history.fates
             for site in replica.sites:
                 before = client.reported.get(site)
-                status = _status_at(replica, id_, site)
+                status = _status_at(replica, id_, site, client)
                 if status and status is not before and before not in _FINAL:
                     client.reported[site] = status
                     reply = replica.replies.get(id_, site)
@@ -162,19 +172,32 @@ class WaitingClients:
                 del self._by_op[id_]
 
 
-def _status_at(replica: "Replica", id_: OpId, site: str) -> Status | None:
+def _status_at(replica: "Replica", id_: OpId, site: str, client: _Client) -> Status | None:
     """The status that a site replied, or that follows from what it has settled."""
     reply = replica.replies.get(id_, site)
     if reply is not None and reply.status in _FINISHED:
         return reply.status
     if not contains(_settled_at(replica, site), id_):
         return reply.status if reply and reply.status in _REPORTED else None
-    op = replica.history.ops.get(id_)
-    return Status.OK if op and op.is_silent else Status.SUPERSEDED
+    op, fate = replica.history.ops.get(id_), replica.history.fates.get(id_)
+    if op and op.is_silent:
+        return Status.OK
+    if (op and not fate) or _may_be_unseen(replica, site, client):
+        return None  # in effect here: that site does not know all of the reasons for that yet, and will run it
+    is_folded = contains(replica.history.folded, id_)
+    return Status.OK if is_folded and client.has_effect else Status.SUPERSEDED  # it has the checkpoint
+
+
+def _may_be_unseen(replica: "Replica", site: str, client: _Client) -> bool:
+    """Whether the reply of a site may be one that the others had dropped before it came here: they do not wait for a
+    site that was removed from the mesh, or from the list."""
+    unseen = replica.replies.unseen.items()
+    return any(origin.site == site and n > client.since.get(origin, 0) for origin, n in unseen)
 
 
 def _settled_at(replica: "Replica", site: str) -> Vector:
-    """What a site has settled, where "settled without a reply" means that the site skipped it; otherwise nothing."""
+    """What a site has settled, where "settled without a reply" means that it skipped it, or has it from a checkpoint;
+    otherwise nothing."""
     if not replica.is_involved:  # replies are no longer sent to this site, so a missing one says nothing
         return NOTHING
     view, by = replica.peers.get(site), replica.history.site_list_op
@@ -182,6 +205,9 @@ def _settled_at(replica: "Replica", site: str) -> Vector:
     # While a site is off the list it settles operations without running them. So it must know the list in force; and
     # all that it has settled must be known here, because among that may be a newer list without the site.
     if by is None or not contains(settled, by.id) or not covers(replica.history.known, settled):
+        return NOTHING
+    # Without a seal, what that orphans counts there, and may supersede what the site will run once it has the seal.
+    if not all(contains(settled, fate.by) for fate in replica.history.orphans.values() if fate.by):
         return NOTHING
     reply_counts = [(origin, n) for origin, n in view.known_replies.items() if origin.site == site] if view else []
     # A reply of the site may still be on its way.

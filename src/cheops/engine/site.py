@@ -39,7 +39,7 @@ from cheops.engine.events import (
 )
 from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
 from cheops.engine.matrices import Matrices
-from cheops.engine.replica import Replica
+from cheops.engine.replica import RemovedSites, Replica
 from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock, joined
 from cheops.log.matrix import Matrix
@@ -67,7 +67,7 @@ class Site:
         self.replicas: dict[str, Replica] = {}
         self.matrices = Matrices(NO_RULES)
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
-        self.gone: set[str] = set()  # sites that were removed for good
+        self.gone = RemovedSites()
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
         self._active: set[str] = set()  # resources with something left to do or to send
@@ -158,9 +158,7 @@ class Site:
         self._wake_some(out)
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
-        back = self.gone - event.sites
-        self.gone.clear()  # in place: all replicas share this set
-        self.gone |= event.sites
+        back = self.gone.change(event)
         self._unpark(self.gone)
         out.others += [Enumerate(site) for site in sorted(back)]  # added again: they have missed what happened since
         self._wake_some(out)
@@ -384,7 +382,7 @@ class Site:
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._draft(replica, event, out)
-        replica.clients.add(draft.id, event.request)
+        replica.clients.add(draft.id, event.request, replica.replies.known)
         self._save_clock(out)
         if draft.verdict is None:
             replica.drafts.append(draft)

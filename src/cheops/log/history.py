@@ -2,9 +2,8 @@
 
 `add` takes operations in causal order. It maintains the result of `rules.merged` over all of them without looking at
 all of them again. This is possible because within a class of replace types at most one operation is
-effective, so a new one is compared with a handful; and because what is superseded never comes back, so nothing has to
-be reconsidered. Two cases do look at everything: another matrix is adopted, or a matrix lets concurrent operations stay
-beside a replacing one.
+effective, so a new one is compared with a handful; and because what is superseded never comes back. Two cases do look
+at everything: another matrix is adopted, or a matrix lets concurrent operations stay beside a replacing one.
 
 **Matrices.** Of all that were ever introduced, the one with the greatest stamp of introduction is in force, for all
 operations at once. What had been superseded in the past of the operation that introduced it stays superseded: a site
@@ -28,6 +27,7 @@ from cheops.log.rules import (
     Fate,
     Rule,
     canonical,
+    dispensable,
     fate_at_origin,
     fate_of_orphan,
     merged,
@@ -385,7 +385,8 @@ class History:
         listings = (self.site_list_op, introducer, self._listing_in(stable))
         needed = self._needed_seals(joined(self.floor, stable)) | {op.id for op in listings if op}
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
-        return [op for op in idle if self._is_within(op, stable)]
+        within = [op for op in idle if self._is_within(op, stable)]
+        return dispensable(within, self.ops.values(), self.matrix, self._past())
 
     def prune(self, stable: Vector) -> list[OpId]:
         """Forget what has no effect and is known everywhere; return what was forgotten.

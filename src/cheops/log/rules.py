@@ -1,7 +1,7 @@
 """The rules of the merge (docs/merging.md), each in one place. Everything else that decides uses these functions.
 
     Rule 1  void: what definitely failed at its origin has no effect and supersedes nothing    fate_at_origin
-    Rule 2  only the effective supersede: higher classes first, then by falling stamp          _top_down, merged
+    Rule 2  what the past of an operation supersedes does not supersede it                     Superseders, _top_down
     Rule 3  later replaces earlier                                                             superseding_rule
     Rule 4  replace wins over concurrent, unless the entry says that both stay                 superseding_rule
     Rule 5  last writer: of two concurrent that replace each other, the greater stamp stays    superseding_rule
@@ -16,6 +16,8 @@ Before you change a rule:
 
 - tests/log/word_by_word.py and sim/invariants.py state the rules again, on purpose: they are independent models without
   shared code, so that a mistake in one is not in the other. Change them as well, and docs/merging.md.
+- Whether y supersedes x depends only on the two and on the past of x (`Superseders.beats`), not on what else is known.
+  So what is superseded never comes back, and sites may forget it.
 - `history.py` relies on rules 4 and 6: only if the matrix has `Concurrent` entries (`Matrix.has_overrides`) can an
   operation that arrives late move others. Without them it inserts by stamp and does not recompute the order.
 - `canonical` decides the order of what stays effective, and every site must compute the same one.
@@ -156,18 +158,58 @@ def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> 
             fates[op.id] = fate
         elif not op.is_silent:
             candidates.append(op)
-    effective: list[Operation] = []
-    superseders: list[Operation] = []  # only replace types supersede, and few of them are effective
-    beaten: list[Operation] = []
-    for x in _top_down(candidates, matrix):
-        if any(rule_between(y, x, matrix, past) for y in superseders):
-            beaten.append(x)
-            continue
-        effective.append(x)
-        if matrix.is_replace_type(x.key):
-            superseders.append(x)
-    fates |= {x.id: reason for x in beaten if (reason := reason_for(x, superseders, matrix, past))}
+    superseders = Superseders(matrix, past)
+    effective = [x for x in _top_down(candidates, matrix) if not superseders.take(x)]
+    fates |= {x.id: reason for x in candidates if (reason := superseders.reason_for(x))}
     return Merged(canonical(effective, matrix), fates)
+
+
+class Superseders:
+    """Rule 2: which operations of replace types supersede others. They are taken from the top down.
+
+    y does not supersede x if an operation that x was made in knowledge of supersedes y. Without `Concurrent` entries
+    this means: only effective operations supersede. What supersedes y then supersedes all that y does, except what was
+    made in knowledge of it. With such entries it may let x stay, which y superseded: x must not come back.
+    """
+
+    def __init__(self, matrix: Matrix, past: Vector) -> None:
+        self._matrix, self._past = matrix, past
+        self._effective: list[Operation] = []  # few: at most one per class, without `Concurrent` entries and patterns
+        self._superseded: list[Operation] = []  # only with `Concurrent` entries
+        self._beats: dict[tuple[OpId, OpId], bool] = {}
+
+    def take(self, x: Operation) -> bool:
+        """Whether an operation is superseded. All that may supersede it must be taken."""
+        is_superseded = any(rule_between(y, x, self._matrix, self._past) for y in self._effective) or any(
+            self.beats(y, x) for y in self._superseded
+        )
+        if self._matrix.is_replace_type(x.key):
+            if not is_superseded:
+                self._effective.append(x)
+            elif self._matrix.has_overrides:
+                self._superseded.append(x)
+        return is_superseded
+
+    def beats(self, y: Operation, x: Operation) -> bool:
+        """Whether y supersedes x."""
+        if not rule_between(y, x, self._matrix, self._past):
+            return False
+        pair = (y.id, x.id)
+        if pair not in self._beats:
+            others = (*self._effective, *self._superseded)
+            self._beats[pair] = not any(self._precedes(z, x) and self.beats(z, y) for z in others)
+        return self._beats[pair]
+
+    def _precedes(self, z: Operation, x: Operation) -> bool:
+        in_past = contains(self._past, z.id) and contains(self._past, x.id)
+        return z.stamp < x.stamp if in_past else z.is_before(x)
+
+    def reason_for(self, x: Operation) -> Fate | None:
+        """Rule 8: what superseded x. An effective operation goes first: what is superseded may be forgotten."""
+        superseded = (y for y in self._superseded if self.beats(y, x))
+        return reason_for(x, self._effective, self._matrix, self._past) or reason_for(
+            x, superseded, self._matrix, self._past
+        )
 
 
 def reason_for(x: Operation, superseders: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> Fate | None:
@@ -177,6 +219,20 @@ def reason_for(x: Operation, superseders: Iterable[Operation], matrix: Matrix, p
         return None
     _, by, rule = max(beating)
     return Fate(rule, by)
+
+
+def dispensable(idle: list[Operation], ops: Iterable[Operation], matrix: Matrix, past: Vector) -> list[Operation]:
+    """Those of some operations without effect that no other one of `ops` needs. With `Concurrent` entries, what is
+    superseded may still supersede others (rule 2)."""
+    if not matrix.has_overrides or not idle:
+        return idle
+    gone = {op.id for op in idle}
+    kept = [op for op in ops if op.id not in gone]
+    while kept:
+        needed = [y for y in idle if y.id in gone and any(rule_between(y, x, matrix, past) for x in kept)]
+        gone.difference_update(op.id for op in needed)
+        kept = needed
+    return [op for op in idle if op.id in gone]
 
 
 def _top_down(ops: Sequence[Operation], matrix: Matrix) -> list[Operation]:

@@ -257,6 +257,7 @@ class Node:
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
         self._saved_decisions, self._saved_changes = mesh.decisions, mesh.changes
+        self._told_decisions = 0  # of which the engine knows
         return mesh
 
     def _proofs(self) -> Proofs:
@@ -321,14 +322,19 @@ class Node:
     async def _tick(self) -> None:
         while True:
             if self.pump.trouble is None:
-                if (forgotten := self.mesh.forgotten) != self.pump.site.gone:
-                    self.pump.post(SitesRemoved(forgotten))
+                self._tell_membership()
                 if self.mesh.decisions != self._saved_decisions:
                     self._start_job(self._save_mesh())  # a revocation that came by gossip must survive a crash
                 if not self.alarms.is_saved:
                     self._start_job(self._save_alarms(self.alarms.note()))
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
+
+    def _tell_membership(self) -> None:
+        if (decisions := self.mesh.decisions) != self._told_decisions:
+            self._told_decisions = decisions
+            admitted = (record.name for record in self.mesh.saved().members if not record.forgotten)
+            self.pump.post(SitesRemoved(self.mesh.forgotten, frozenset(admitted)))
 
     async def _read_file_references(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._readers, self.file_references.load, self.store)

@@ -1,13 +1,13 @@
 """Applications for the simulator: small state machines that behave like the real ones, failures included."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from cheops.engine.settings import Checkpoint, ResourceType
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command
+from cheops.log.operation import Command, Operation
 
 State = Any
 
@@ -26,9 +26,11 @@ class App:
     matrix: Matrix
     type: ResourceType
     invent: Callable[[Random], tuple[str, str]]  # operation type, command line
+    # Whether sites may apply an operation differently, so that the state does not follow from the log alone.
+    varies: bool = False
 
 
-def _entries(*rows: tuple[str, str, Result]) -> Matrix:
+def _entries(*rows: tuple[str, str, Result] | tuple[str, str, Result, bool]) -> Matrix:
     return Matrix(Entry(*row) for row in rows)
 
 
@@ -203,6 +205,81 @@ PCOUNTER = App(
     _entries(("set", "dec", _KEEP), ("dec", "dec", _BOTH), ("set", "set", _ONE)),
     ResourceType("pcounter", reset=Command("set 0"), decompose=unit_decrements),
     _invent_pcounter,
+    varies=True,
 )
 
 APPS = {app.name: app for app in (COUNTER, FILE, SET, STORE, PCOUNTER)}
+
+
+# -- types of other kinds --------------------------------------------------------------------------------
+
+_KEEP_BOTH = (_KEEP, True)  # `Concurrent: take-both`
+_LENIENT_COUNTER = replace(
+    COUNTER,
+    name="lenient-counter",
+    matrix=_entries(("set", "inc", *_KEEP_BOTH), ("inc", "inc", _BOTH), ("set", "set", _ONE)),
+    type=replace(COUNTER.type, name="lenient-counter"),
+)
+_LENIENT_FILE = replace(
+    FILE,
+    name="lenient-file",
+    matrix=_entries(("set", "add", *_KEEP_BOTH), ("set", "set", _ONE)),
+    type=replace(FILE.type, name="lenient-file"),
+)
+# Without a reset. Of concurrent ones, those of the first key stay beside a wipe.
+_LENIENT_STORE = replace(
+    STORE,
+    name="lenient-store",
+    matrix=_entries(
+        *((f"put-{k}", f"put-{k}", _ONE) for k in _KEYS),
+        *((f"put-{k}", f"put-{other}", _BOTH) for k in _KEYS for other in _KEYS if k < other),
+        *(("wipe", f"put-{k}", _KEEP, k == _KEYS[0]) for k in _KEYS),
+    ),
+    type=replace(STORE.type, name="lenient-store"),
+)
+_PARALLEL_FILE = replace(FILE, name="parallel-file", type=replace(FILE.type, name="parallel-file", parallel=True))
+
+
+def _drained(state: int, line: str) -> int:
+    return 0 if line == "drain" else _pcounter(state, line)
+
+
+# What fails elsewhere takes all that is left: as soon as there is not enough for all, nothing is left at any site.
+_DRAINED = App(
+    "drained",
+    0,
+    _drained,
+    PCOUNTER.matrix,
+    ResourceType("drained", reset=Command("set 0"), on_error=Command("drain")),
+    _invent_pcounter,
+    varies=True,
+)
+
+
+# Nothing replaces anything: whatever must be undone is undone by a replay from the reset.
+_STOCK = replace(
+    PCOUNTER,
+    name="stock",
+    start=25,
+    matrix=_entries(("dec", "dec", _BOTH)),
+    type=replace(PCOUNTER.type, name="stock", reset=Command("set 25")),
+    invent=lambda random: ("dec", f"dec {random.randint(1, 12)}"),
+)
+
+
+def _in_alphabetical_order(ops: Sequence[Operation]) -> tuple[Command, ...]:
+    return tuple(sorted((op.payload for op in ops), key=lambda payload: payload.line))
+
+
+_SORTED_FILE = replace(
+    FILE,
+    name="sorted-file",
+    type=replace(FILE.type, name="sorted-file", logic=_in_alphabetical_order),
+    varies=True,
+)
+
+OTHER_APPS = {
+    app.name: app
+    for app in (_LENIENT_COUNTER, _LENIENT_FILE, _LENIENT_STORE, _PARALLEL_FILE, _DRAINED, _STOCK, _SORTED_FILE)
+}
+ALL_APPS = APPS | OTHER_APPS

@@ -195,7 +195,7 @@ class ByzantineWorld(World):
     def membership_changed(self, site: str) -> None:
         """As an agent does: what its mesh knows to be forgotten is gone for its engine."""
         node = self.nodes[site]
-        if node.site is not None and self.meshes is not None and self.meshes[site].forgotten != node.site.gone:
+        if node.site is not None and self.meshes is not None and set(self.meshes[site].forgotten) != node.site.gone:
             self.deliver(site, SitesRemoved(self.meshes[site].forgotten))
 
     def _is_forgotten(self, here: str, site: str) -> bool:

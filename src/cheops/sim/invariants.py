@@ -1,8 +1,7 @@
 """What must hold at the end of every simulated history.
 
 One check compares the merge with `reference_effective`: a second merge, written from docs/merging.md, slow, and without
-shared code, so that a mistake in one is not in the other. It covers histories with one matrix and no `Concurrent`
-entries.
+shared code, so that a mistake in one is not in the other. It covers histories with one matrix.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from cheops.log.matrix import Entry, Matrix
 from cheops.log.operation import Kind, Operation, OpId, Status, Verdict
 from cheops.log.seals import is_of_one_site
 from cheops.sim.apps import RefusedError, State
+from cheops.sim.last_words import ExplanationChecker, client_problems
 from cheops.sim.node import Node
 from cheops.sim.world import World, ever_listed_sites
 
@@ -31,15 +31,44 @@ def reference_effective(ops: Iterable[Operation], entries: Iterable[Entry]) -> l
     silent = (Kind.SITES, Kind.SEAL)
     running = [op for op in ops if op.verdict is Verdict.OK and op.kind not in silent]  # rule 1
     running = [op for op in running if not _comes_too_late(op, ops)]
-    names = {_name(op) for op in running}
-    replaces = _replaces(entries, names)
-    strictly = {n: sum((n, m) in replaces and (m, n) not in replaces for m in names) for n in names}
-    running.sort(key=lambda op: (strictly[_name(op)], op.stamp), reverse=True)  # rule 2: from the top down
-    effective: list[Operation] = []
-    for x in running:
-        if not any(_beats(y, x, replaces) for y in effective):
-            effective.append(x)
-    return [op.id for op in sorted(effective, key=lambda op: op.stamp)]  # rule 6
+    replaces = _replaces(entries, {_name(op) for op in running})
+    lenient = _lenient(entries)
+
+    def supersedes(y: Operation, x: Operation) -> bool:  # rule 2
+        key = (y.id, x.id)
+        if key not in answers:
+            past = [z for z in running if _is_before(z, x)]
+            answers[key] = _beats(y, x, replaces, lenient) and not any(supersedes(z, y) for z in past)
+        return answers[key]
+
+    answers: dict[tuple[OpId, OpId], bool] = {}
+    effective = [x for x in running if not any(supersedes(y, x) for y in running)]
+    return [op.id for op in _in_order(effective, lenient)]
+
+
+def _in_order(ops: list[Operation], lenient: set[tuple[str, str]]) -> list[Operation]:
+    """Rule 6: always the earliest of those that need not come after another one that is left."""
+    left, order = sorted(ops, key=lambda op: op.stamp), list[Operation]()
+    while left:
+        caused = [x for x in left if not any(_is_before(y, x) for y in left)]
+        free = [x for x in caused if not any(_comes_first(y, x, lenient) for y in left)]
+        left.remove(first := (free or caused)[0])
+        order.append(first)
+    return order
+
+
+def _comes_first(y: Operation, x: Operation, lenient: set[tuple[str, str]]) -> bool:
+    return (_name(y), _name(x)) in lenient and not _is_before(y, x) and not _is_before(x, y)
+
+
+def _is_before(a: Operation, b: Operation) -> bool:
+    return a.seq <= b.deps.get(a.origin, 0)
+
+
+def _lenient(entries: Iterable[Entry]) -> set[tuple[str, str]]:
+    """Pairs (y, x) such that y replaces x, but lets it stay if the two are concurrent."""
+    both = [entry for entry in entries if entry.concurrent_both]
+    return {(e.after, e.before) if e.result.value in _REPLACING else (e.before, e.after) for e in both}
 
 
 def _name(op: Operation) -> str:
@@ -62,15 +91,15 @@ def _comes_too_late(op: Operation, ops: list[Operation], *, excluded: frozenset[
     return False
 
 
-def _beats(y: Operation, x: Operation, replaces: set[tuple[str, str]]) -> bool:
+def _beats(y: Operation, x: Operation, replaces: set[tuple[str, str]], lenient: set[tuple[str, str]]) -> bool:
     if (_name(y), _name(x)) not in replaces:
         return False
-    if x.seq <= y.deps.get(x.origin, 0):
+    if _is_before(x, y):
         return True  # rule 3
-    if y.seq <= x.deps.get(y.origin, 0):
+    if _is_before(y, x):
         return False
     mutual = (_name(x), _name(y)) in replaces
-    return y.stamp > x.stamp if mutual else True  # rules 5 and 4
+    return y.stamp > x.stamp if mutual else (_name(y), _name(x)) not in lenient  # rules 5 and 4
 
 
 def _replaces(entries: Iterable[Entry], names: set[str]) -> set[tuple[str, str]]:
@@ -89,23 +118,24 @@ def _replaces(entries: Iterable[Entry], names: set[str]) -> set[tuple[str, str]]
         pairs |= more
 
 
-def problems(world: World) -> list[str]:
+def problems(world: World, explanations: ExplanationChecker) -> list[str]:
     """All violations of an invariant; empty if there are none."""
     violations = list(world.status_problems)
     for resource in sorted(world.decided):
-        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
+        oracle = oracle_of(world, resource)
+        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource, oracle))
+        violations += explanations.problems(oracle, resource)
     return violations
 
 
-def _resource_problems(world: World, resource: str) -> Iterator[str]:
-    oracle = oracle_of(world, resource)
+def _resource_problems(world: World, resource: str, oracle: History) -> Iterator[str]:
     ops = world.decided[resource].values()
     if len({op.matrix.hash for op in ops}) == 1:
         by_rules = reference_effective(ops, oracle.matrix.entries)
         if by_rules != [op.id for op in oracle.effective]:
             yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_rules)}"
     replicas = {name: world.nodes[name].replica(resource) for name in oracle.site_list}
-    yield from _client_problems(world, resource)
+    yield from client_problems(world, resource)
     for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
         yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
@@ -121,25 +151,11 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
         yield from _leaver_problems(world, name, resource, oracle)
 
 
-def _client_problems(world: World, resource: str) -> Iterator[str]:
-    """No client gets two final statuses of one site."""
-    ops = world.decided[resource]
-    if len({op.matrix.hash for op in ops.values()}) > 1:
-        return  # under other rules an operation that was skipped may run after all
-    for (about, op, site), statuses in world.final_statuses.items():
-        if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
-            continue  # a change of the list may be answered a second time, when a copy is deleted
-        if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
-            continue  # while its site was off the list, the others may have forgotten replies that it never got
-        if len(statuses) > 1:
-            yield f"the client of {op} got several final statuses of {site}: {', '.join(statuses)}"
-        elif statuses == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
-            yield f"the client of {op} got SUPERSEDED of {site}, where it was OK"
-
-
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
-    """Sites that left the list have run the command that deletes their copy, if the operation had one."""
+    """Sites that left the list know that, and have run the command that deletes their copy, if there was one."""
     by, replica = oracle.site_list_op, world.nodes[name].replica(resource)
+    if replica is not None and replica.is_involved:
+        yield f"{name} left, and does not know it"
     if by is None or by.kind is not Kind.SITES or not by.payload.line:
         return
     if replica is None or not contains(replica.history.known, by.id):
@@ -247,7 +263,7 @@ def _state_problems(world: World, resource: str, oracle: History) -> Iterator[st
     states = {name: world.nodes[name].states.get(resource, app.start) for name in oracle.site_list}
     if any(state != states[oracle.site_list[0]] for state in states.values()):
         yield f"the application's states differ: {states}"
-    elif app.name != "pcounter" and not _comes_on_top(oracle):
+    elif not app.varies and not _comes_on_top(oracle):
         expected = replayed(app.start, oracle.effective, app.run)
         for name, state in states.items():
             if state != expected:

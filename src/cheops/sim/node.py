@@ -79,6 +79,9 @@ class Node:
         self.skew_ms = 0
         self.states: dict[str, State] = {}
         self.log: list[Execution] = []
+        # What the application ever did, and refused; also before a disk was lost.
+        self.ran: set[tuple[str, OpId]] = set()
+        self.refused: set[tuple[str, OpId]] = set()
         self.attempted: dict[tuple[str, OpId], bool] = {}  # whether the last attempt had its effect, for the operator
         self.injected: Counter[str] = Counter()
         self.new_disk()
@@ -184,4 +187,8 @@ class Node:
     def _note(self, run: Run, op: OpId | None, outcome: Outcome, *, done: bool) -> Outcome:
         if op is not None:
             self.attempted[run.resource, op] = done
+            if done:
+                self.ran.add((run.resource, op))
+            elif outcome.result is Result.KO:
+                self.refused.add((run.resource, op))
         return outcome

@@ -8,6 +8,7 @@ from cheops.sim import agreement, heartbeats, http_agreement, invariants, mutato
 from cheops.sim.byzantine import ByzantineWorld
 from cheops.sim.http_clients import Clients
 from cheops.sim.http_world import HttpWorld
+from cheops.sim.last_words import ExplanationChecker
 from cheops.sim.status_checker import StatusChecker
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
@@ -31,16 +32,18 @@ def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE
     world = _kind_of(profile)(seed, names, profile)
     try:
         workload.schedule(world)
+        explanations = ExplanationChecker(world, seed)
         if type(world) is World:  # a hostile site may lie about itself, and HTTP has its own checks
             StatusChecker(world, seed).start()
+            explanations.start()
         if isinstance(world, HttpWorld):
             Clients(world).start()
         world.run_until(world.now_ms + profile.duration_ms)
         _heal(world)
-        problems = _wait_until_healthy(world, patience_ms)
+        problems = _wait_until_healthy(world, explanations, patience_ms)
         if isinstance(world, ByzantineWorld) and not problems:
             world.write_everywhere()
-            problems = _wait_until_healthy(world, patience_ms)
+            problems = _wait_until_healthy(world, explanations, patience_ms)
     except Exception as error:  # a failure like any other: it can be replayed and shrunk
         problems = [f"{type(error).__name__}: {error}"]
     if isinstance(world, HttpWorld):
@@ -58,15 +61,18 @@ def _kind_of(profile: Profile) -> type[World]:
     return ByzantineWorld if profile.byzantine else World
 
 
-def _problems(world: World) -> list[str]:
+def _problems(world: World, explanations: ExplanationChecker) -> list[str]:
     if isinstance(world, HttpWorld):
         return http_agreement.problems(world)
-    return agreement.problems(world) if isinstance(world, ByzantineWorld) else invariants.problems(world)
+    if isinstance(world, ByzantineWorld):
+        return agreement.problems(world)
+    return invariants.problems(world, explanations)
 
 
 def _heal(world: World) -> None:
     world.calm = True
     world.cut.clear()
+    world.membership.heal()
     for name in world.nodes:
         world.restart(name)
     world.record("everything is healed")
@@ -74,7 +80,7 @@ def _heal(world: World) -> None:
         world.silence()
 
 
-def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
+def _wait_until_healthy(world: World, explanations: ExplanationChecker, patience_ms: int) -> list[str]:
     """Give the sites time, with an operator who resolves UNKNOWN operations; return the problems that remain."""
     end_ms = world.now_ms + patience_ms
     problems = ["nothing was checked"]
@@ -84,7 +90,7 @@ def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
         world.run_until(world.now_ms + 2_000)
         world.cut.clear()
         world.resolve_unknown()
-        problems = _problems(world)
+        problems = _problems(world, explanations)
     return problems
 
 
@@ -113,7 +119,7 @@ _SWITCHES: tuple[dict[str, float], ...] = (
     {"crashes": 0}, {"crash_between_effects": 0}, {"trouble": 0}, {"loss": 0}, {"duplication": 0},
     {"long_delay": 0}, {"partitions": 0}, {"one_way_cuts": 0}, {"clock_jumps": 0}, {"skew_ms": 0},
     {"site_changes": 0}, {"matrix_changes": 0}, {"deletes": 0}, {"forces": 0}, {"bad_command": 0},
-    {"resources": 1}, {"rebirths": 0},
+    {"resources": 1}, {"rebirths": 0}, {"forgettings": 0}, {"batch": 500, "waiting": 10_000},
 )  # fmt: skip
 
 

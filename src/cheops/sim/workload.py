@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from cheops.engine.documents import key_of
 from cheops.engine.events import Submitted
+from cheops.log.causality import covers
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, Operation, Verdict
-from cheops.sim.apps import APPS, App
+from cheops.sim.apps import ALL_APPS, APPS, OTHER_APPS, App
 
 if TYPE_CHECKING:
     from cheops.sim.world import World
+
+_WAIT_MS = 150
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Profile:
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
     rot: int = 0  # stored operations that a disk changes
+    patient: bool = False  # a rebirth waits until another site has all, rather than not to happen
+    forgettings: int = 0  # of a site, which is admitted again later
+    apps: tuple[str, ...] = tuple(APPS)
+    batch: int = 500  # documents in a message
+    waiting: int = 10_000  # operations that wait for others
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
@@ -67,6 +75,16 @@ PROFILES = {
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("rot", rot=12, crashes=8, partitions=2, trouble=0.01),
         Profile("rules", matrix_changes=0.15, other_rules=True),
+        Profile(
+            "members", forgettings=3, site_changes=0.05, batch=2, waiting=5, operations=50,
+            apps=("counter", "file", "set", "lenient-counter", "parallel-file"),
+        ),
+        Profile("reborn", rebirths=4, patient=True, site_changes=0.05, partitions=2, crashes=2),
+        Profile(
+            "remedies", apps=("stock", "drained", "pcounter"), crashes=20, crash_between_effects=0.01, trouble=0.2,
+            partitions=10, forces=0.1, deletes=0,
+        ),
+        Profile("kinds", apps=tuple(OTHER_APPS), batch=3, matrix_changes=0.005),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
         Profile(
             "byzantine", byzantine=True, policed=True, operations=30, duration_ms=8_000, loss=0.02, duplication=0.02,
@@ -96,6 +114,8 @@ def schedule(world: "World") -> None:
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
     for _ in range(profile.rot):
         world.after(random.randint(0, profile.duration_ms), lambda: _rot(world, random.choice(names)))
+    for _ in range(profile.forgettings):
+        world.after(random.randint(500, profile.duration_ms), lambda: world.membership.forget(random.choice(names)))
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
 
@@ -120,7 +140,7 @@ class _Resource:
 
 
 def _resource(world: "World", number: int) -> _Resource:
-    app = world.random.choice(list(APPS.values()))
+    app = ALL_APPS[world.random.choice(world.profile.apps)]
     names = list(world.nodes)
     sites = tuple(sorted(world.random.sample(names, world.random.randint(min(2, len(names)), len(names)))))
     resource = _Resource(f"{app.name}-{number}", app, sites)
@@ -142,7 +162,7 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
     if number < profile.resources:
         pass
     elif luck < profile.bad_command:
-        line = "fail"
+        line = line if resource.app.type.parallel else "fail"  # it would fail everywhere after it was accepted
     elif luck < profile.bad_command + profile.deletes:
         kind, type_, line = Kind.DELETE, "delete", reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces:
@@ -236,9 +256,28 @@ def _rot(world: "World", name: str) -> None:
 
 def _lose_disk(world: "World", name: str) -> None:
     """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
+    if world.profile.patient:
+        if _has_nothing_of_its_own(world, name):
+            world.lose_disk(name)
+        elif not world.calm:
+            world.after(_WAIT_MS, lambda: _lose_disk(world, name))
+        return
     node = world.nodes[name]
     if node.site is None or any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
         return
     if any((replica := node.replica(resource)) and replica.sites == (name,) for resource in world.decided):
         return  # nobody else has that resource
     world.lose_disk(name)
+
+
+def _has_nothing_of_its_own(world: "World", name: str) -> bool:
+    """Whether for each resource at a site, another site that takes part in it has all that this one has."""
+    node = world.nodes[name]
+    for resource in world.decided:
+        replica = node.replica(resource)
+        if replica is None or not (replica.history.known or replica.drafts):
+            continue
+        others = (world.nodes[other].replica(resource) for other in replica.sites if other != name)
+        if replica.drafts or not any(o and covers(o.history.known, replica.history.known) for o in others):
+            return False
+    return node.site is not None

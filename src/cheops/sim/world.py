@@ -32,7 +32,8 @@ from cheops.engine.events import (
 from cheops.engine.settings import Limits, ResourceType, Settings
 from cheops.log.operation import Operation, OpId, Reply, Status
 from cheops.log.policy import Policy, SiteGroup
-from cheops.sim.apps import APPS, App
+from cheops.sim.apps import ALL_APPS, App
+from cheops.sim.membership import Membership
 from cheops.sim.node import Node
 from cheops.sim.workload import Profile
 
@@ -84,6 +85,7 @@ class World:
         self._numbers = count()
         settings = self.settings(profile)
         self.nodes = {name: Node(name, settings) for name in names}
+        self.membership = Membership(self)
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
             self.restart(name)
@@ -93,10 +95,11 @@ class World:
 
     def settings(self, profile: Profile) -> Settings:
         """Of every site. Limits are low, so that unloading, seals and parking happen in a history of seconds."""
-        types = {app.name: _with_early_checkpoints(app.type) for app in APPS.values()}
+        types = {name: _with_early_checkpoints(ALL_APPS[name].type) for name in profile.apps}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
-        return Settings(types, Limits(idle_ms=3_000, seal_after=3, parked=1))
+        limits = Limits(idle_ms=3_000, seal_after=3, parked=1, batch=profile.batch, waiting=profile.waiting)
+        return Settings(types, limits)
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class World:
         node = self.nodes[name]
         if node.site is None:
             self.deliver(name, node.start())
+            self.membership.tell(name)
 
     def crash(self, name: str, down_ms: int, why: str = "") -> None:
         node = self.nodes[name]
@@ -163,7 +167,9 @@ class World:
         return beat
 
     def reaches(self, name: str, other: str) -> bool:
-        return self.nodes[other].site is not None and not {(name, other), (other, name)} & self.cut
+        if self.nodes[other].site is None or {(name, other), (other, name)} & self.cut:
+            return False
+        return not self.membership.separates(name, other)
 
     def _sense(self, name: str, other: str) -> None:
         now = self.nodes[other].origin.incarnation if self.reaches(name, other) else None
@@ -320,7 +326,7 @@ class World:
 
     def is_cut(self, sender: str, receiver: str) -> bool:
         """Whether nothing gets from the one to the other now."""
-        if (sender, receiver) in self.cut:
+        if (sender, receiver) in self.cut or self.membership.separates(sender, receiver):
             self.injected["message cut off"] += 1
             return True
         return False

@@ -14,6 +14,7 @@ from cheops.api.views.operations import (
     detail_text,
     effect_of,
     fate_of,
+    gone_from,
     names,
     sites_of,
     stamp_text,
@@ -64,7 +65,8 @@ def _step(text: str, op: Operation | None = None) -> ExplanationStep:
 def _setting(replica: Replica) -> Iterator[ExplanationStep]:
     history, sites = replica.history, sites_of(replica)
     by = f", set by {history.site_list_op.id}" if history.site_list_op else ""
-    yield _step(f"'{printable(replica.resource)}' is at {in_words(sites)}{by}", history.site_list_op)
+    at = in_words(sites) if sites else f"no site of the mesh: {in_words(gone_from(replica))} was removed from it"
+    yield _step(f"'{printable(replica.resource)}' is at {at}{by}", history.site_list_op)
     if replica.matrix.entries:
         yield _step(f"its operations combine according to matrix {replica.matrix.hash[:12]}")
     else:
