@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from cheops.engine import (
     admission,
+    catch_up,
     contents,
     exchange,
     intake,
@@ -15,6 +16,7 @@ from cheops.engine import (
     replies,
     retention,
     scheduler,
+    snapshot,
 )
 from cheops.engine.documents import Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
@@ -165,7 +167,7 @@ def _everybody_hears() -> AbstractContextManager[object]:
 
 
 def _never_sent_again() -> AbstractContextManager[object]:
-    return patch.object(exchange, "catch_up", lambda *_: None)
+    return patch.object(catch_up, "send_missing", lambda *_: None)
 
 
 def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
@@ -313,8 +315,8 @@ def _floors_believed() -> Iterator[None]:
 
     with (
         patch.object(admission, "_snapshot_lie", lambda *_: None),
-        patch.object(exchange, "_is_replaced", replaced),
-        patch.object(exchange, "_reply_floor", lambda _replica, _message, snapshot: dict(snapshot.reply_floor)),
+        patch.object(snapshot, "_is_replaced", replaced),
+        patch.object(snapshot, "_reply_floor", lambda _replica, _message, taken: dict(taken.reply_floor)),
     ):
         yield
 

@@ -8,6 +8,8 @@
     peers     what the other sites are known to have                           progress.py
     inbox     received operations that wait for their dependencies             progress.py
     outbox    what is to be sent                                               progress.py
+    source    the site that sends what is missing here                         progress.py
+    assemblies   pieces of snapshots, of all resources of the site             pieces.py
     drifts    that the applications were found to differ                       drift.py
     seal_request   what this site wants to seal, and what others stated        progress.py
     clients   clients that wait for replies                                    replies.py
@@ -35,7 +37,8 @@ from cheops.engine.documents import (
     written,
 )
 from cheops.engine.events import Effects
-from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest
+from cheops.engine.pieces import Assemblies
+from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest, Source
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
@@ -59,6 +62,7 @@ class Replica:
         policy_of: PolicyOf = lambda _type: None,
         gone: AbstractSet[str] = frozenset(),
         met: Container[str] = frozenset(),
+        assemblies: Assemblies | None = None,
     ) -> None:
         self.resource = resource
         self.origin = origin
@@ -75,6 +79,8 @@ class Replica:
         self.peers: dict[str, PeerProgress] = {}
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
+        self.source = Source()
+        self.assemblies = assemblies or Assemblies(limits)  # likewise shared
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
         self.statement: Statement | None = None  # the last of this site, see statements.py

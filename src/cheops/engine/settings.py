@@ -57,6 +57,11 @@ class Limits:
     )
     batch: int = limit(500, "Documents in one message.")
     batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.")
+    snapshot_bytes: int = limit(
+        256_000_000,
+        "Approximate size of what is kept of the incomplete snapshots of one site. A site cannot join a resource whose "
+        "snapshot is larger.",
+    )
     seal_after: int = limit(50, "Operations that could be forgotten before a site proposes to forget them.")
     wake: int = limit(200, "Resources that are loaded at a time for maintenance.")
     parked: int = limit(
@@ -109,9 +114,14 @@ class RetryTimer:
     def is_backing_off(self) -> bool:
         return self._delay_ms > 0
 
-    def back_off(self, now_ms: int) -> None:
-        """An attempt begins, or failed: the next one is due after twice the last delay."""
-        self._delay_ms = min(max(self._first_ms, self._delay_ms * 2), self._longest_ms)
+    @property
+    def first_ms(self) -> int:
+        return self._first_ms
+
+    def back_off(self, now_ms: int, at_least: int = 1) -> None:
+        """An attempt begins, or failed: the next one is due after twice the last delay, or after at least so many times
+        the first one."""
+        self._delay_ms = min(max(at_least * self._first_ms, self._delay_ms * 2), self._longest_ms)
         self._at_ms = now_ms + self._delay_ms
 
     def wait_first(self, now_ms: int) -> None:

@@ -160,8 +160,8 @@ def _message(part: _Part, documents: dict[str, Document]) -> Message:
 
 def _without_counts(message: Message, missing: list[str]) -> Message:
     """A message some of whose documents are missing, without what would count them as received."""
-    if message.snapshot:  # it is valid only as a whole
-        return msgspec.structs.replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    if message.snapshot or message.piece:  # it is valid only as a whole
+        return msgspec.structs.replace(message, ops=(), replies=(), snapshot=None, piece=None, replies_after={})
     keys = [shared_key(id_) for id_ in missing]
     holes = {str(key[2]) for key in keys if key is not None and key[0] == "reply"}
     after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
