@@ -18,9 +18,10 @@ from cheops.engine import (
     scheduler,
     snapshot,
 )
-from cheops.engine.documents import Snapshot, key_of
+from cheops.engine.documents import Piece, Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
 from cheops.engine.matrices import Matrices
+from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log import history, names, plan, policy, rules, seals
@@ -168,6 +169,26 @@ def _everybody_hears() -> AbstractContextManager[object]:
 
 def _never_sent_again() -> AbstractContextManager[object]:
     return patch.object(catch_up, "send_missing", lambda *_: None)
+
+
+def _every_message_clears_the_pacing() -> AbstractContextManager[object]:
+    """Whatever a site says while a batch is on its way to it, it is sent a batch again."""
+    return patch.object(PeerProgress, "_is_batch_acknowledged", lambda self, _now_ms: self._batch is not None)
+
+
+@contextmanager
+def _pieces_are_never_sent_again() -> Iterator[None]:
+    """A piece of a snapshot that is lost is taken for one that has come."""
+
+    def next_piece(self: OutgoingSnapshot) -> Piece:
+        self.held = min(self.held + 1, len(self.parts))
+        return Piece(self.id, self.held, len(self.parts))
+
+    with (
+        patch.object(OutgoingSnapshot, "next_piece", property(next_piece)),
+        patch.object(OutgoingSnapshot, "note_held", lambda _self, held: held is not None),
+    ):
+        yield
 
 
 def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
@@ -442,6 +463,8 @@ BUGS = {
     "the clock ignores others": Planted(_clock_ignores_others, "crashes", 0, 3),
     "everybody hears": Planted(_everybody_hears, "rules", 2, 3),
     "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
+    "every message clears the pacing": Planted(_every_message_clears_the_pacing, "quiet", 0, 4),
+    "pieces are never sent again": Planted(_pieces_are_never_sent_again, "joins", 0, 4),
     "newcomers are taken to know everything": Planted(_newcomers_are_taken_to_know_everything, "crashes", 2, 3),
     "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "moving", 159, 4),
     "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),

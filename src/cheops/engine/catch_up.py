@@ -56,8 +56,17 @@ def _send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     # By stamp, so that causes come before their effects: a batch that ends in the middle leaves nothing waiting.
     ops, more_ops = dispatch.first_batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
     replies, more_replies = dispatch.first_batch(replica.replies.beyond(view.known_replies), replica.limits)
-    _send_batch(replica, peer, ops, replies, out)
+    _send_batch(replica, peer, [*ops, *_listing_for(replica, peer, ops)], replies, out)
     view.note_batch(_last(ops), _last_replies(replies), now_ms, unfinished=more_ops or more_replies)
+
+
+def _listing_for(replica: Replica, peer: str, ops: list[Operation]) -> list[Operation]:
+    """The operation by which a peer that knows nothing yet can see that the resource concerns it. With a policy it
+    takes nothing without that (`admission._absence`), and in the order of stamps it may come many batches later."""
+    if replica.peer(peer).known or any(peer in (op.sites or ()) for op in ops):
+        return []
+    listings = [op for op in replica.history.ops.values() if peer in (op.sites or ())]
+    return [max(listings, key=lambda op: op.stamp)] if listings else []
 
 
 def _repeat(replica: Replica, peer: str, out: Effects, now_ms: int) -> bool:
@@ -143,8 +152,11 @@ def consider(replica: Replica, peer: str, message: Message, up: Container[str], 
         source.clear()
     if not message.ask or not peer or not _lacks(replica, message.known, message.known_replies):
         return
+    view = replica.peer(peer)
+    if replica.history.ops and not view.must_ask and not _lacks(replica, view.known, view.known_replies):
+        return  # what is missing is so new that it may be on its way from the site that made it
     is_free = source.site in ("", peer) or (peer in up and (source.site not in up or source.is_old(now_ms)))
-    if is_free and replica.peer(peer).as_source.is_due(now_ms):
+    if is_free and view.as_source.is_due(now_ms):
         source.choose(peer, now_ms)
 
 
@@ -154,10 +166,9 @@ def note_taken(replica: Replica, peer: str, message: Message, up: Container[str]
     source = replica.source
     if source.site != peer:
         return
-    held = replica.assemblies.held(replica.resource, peer)
-    if source.note_progress((dict(replica.history.known), dict(replica.replies.known), held), now_ms):
-        replica.peer(peer).as_source.reset_delay()
-    if _lacks(replica, message.known, message.known_replies):
+    if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
+        replica.peer(peer).as_source.back_off(now_ms)  # it was refused: another site may have one that is not
+    elif _has_more(replica, peer, message, now_ms):
         return
     source.clear()
     others = [site for site in sorted(replica.peers) if site in up and _is_possible(replica, site, now_ms)]
@@ -167,6 +178,14 @@ def note_taken(replica: Replica, peer: str, message: Message, up: Container[str]
         return
     for other in replica.targets():
         replica.outbox.acknowledge_later(other)
+
+
+def _has_more(replica: Replica, peer: str, message: Message, now_ms: int) -> bool:
+    """Whether the source, which sent this, has more; notes how far this site is."""
+    held = replica.assemblies.held(replica.resource, peer)
+    if replica.source.note_progress((dict(replica.history.known), dict(replica.replies.known), held), now_ms):
+        replica.peer(peer).as_source.reset_delay()
+    return _lacks(replica, message.known, message.known_replies)
 
 
 def _is_possible(replica: Replica, site: str, now_ms: int) -> bool:

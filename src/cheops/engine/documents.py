@@ -242,9 +242,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     ask: bool = False
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
-    source: OptionalName = (
-        ""  # the site that shall send what the sender lacks; empty: it knows of nothing
-    )
+    source: OptionalName = ""  # the site that shall send what the sender lacks; empty: it knows of nothing
     piece: Piece | None = None  # the documents are a part of a snapshot; `snapshot` comes with the last one
     held: Piece | None = None  # the last piece that the sender has, of a snapshot of the receiver
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
@@ -268,7 +266,8 @@ def document_size(document: Operation | Reply | Matrix) -> int:
     # encoding every document twice would be slow.
     if isinstance(document, Operation):
         statements = len(document.seal.statements) if document.seal else 0
-        return 500 + len(document.payload.line) + 100 * len(document.payload.files) + 400 * statements
+        payload, rest = document.payload, 50 * len(document.deps) + 400 * statements
+        return 500 + len(payload.line) + 100 * len(payload.files) + rest
     if isinstance(document, Matrix):
         return 100 + 100 * len(document.entries)
     return 400 + len(document.output) + len(document.detail) + 100 * len(document.applied)

@@ -118,7 +118,7 @@ class PeerProgress:
         is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
         self.is_unknown = False
-        self._is_asked = self._is_asked and message.ask  # a question of its own is no answer: it has not chosen a source
+        self._is_asked = self._is_asked and message.ask  # a question is no answer: it has not chosen a source
         self.known = joined(self.known, message.known)
         self.known_replies = joined(self.known_replies, message.known_replies)
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one

@@ -34,9 +34,9 @@ class ResourceType:
     policy: Policy | None = None  # None: every site may do everything
 
 
-def limit(default: int, doc: str) -> Any:
+def limit(default: int, doc: str, most: int | None = None) -> Any:
     """A limit. The configuration file has a key for each, and docs/configuration.md a line with this text."""
-    return field(default=default, metadata={"doc": doc})
+    return field(default=default, metadata={"doc": doc, "most": most})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class Limits:
         "all sites: a site refuses operations beyond its limit, wherever they come from.",
     )
     batch: int = limit(500, "Documents in one message.")
-    batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.")
+    # Several times as much fits into a message: this is an estimate, and the last document may be large.
+    batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.", most=8_000_000)
     snapshot_bytes: int = limit(
         256_000_000,
         "Approximate size of what is kept of the incomplete snapshots of one site. A site cannot join a resource whose "
