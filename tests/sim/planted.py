@@ -464,7 +464,7 @@ BUGS = {
     "everybody hears": Planted(_everybody_hears, "rules", 2, 3),
     "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
     "every message clears the pacing": Planted(_every_message_clears_the_pacing, "quiet", 0, 4),
-    "pieces are never sent again": Planted(_pieces_are_never_sent_again, "joins", 0, 4),
+    "pieces are never sent again": Planted(_pieces_are_never_sent_again, "joins", 4, 4),
     "newcomers are taken to know everything": Planted(_newcomers_are_taken_to_know_everything, "crashes", 2, 3),
     "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "moving", 159, 4),
     "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),

@@ -170,6 +170,8 @@ def note_taken(replica: Replica, peer: str, message: Message, up: Container[str]
         replica.peer(peer).as_source.back_off(now_ms)  # it was refused: another site may have one that is not
     elif _has_more(replica, peer, message, now_ms):
         return
+    else:
+        replica.peer(peer).as_source.reset_delay()
     source.clear()
     others = [site for site in sorted(replica.peers) if site in up and _is_possible(replica, site, now_ms)]
     if others:
@@ -183,8 +185,7 @@ def note_taken(replica: Replica, peer: str, message: Message, up: Container[str]
 def _has_more(replica: Replica, peer: str, message: Message, now_ms: int) -> bool:
     """Whether the source, which sent this, has more; notes how far this site is."""
     held = replica.assemblies.held(replica.resource, peer)
-    if replica.source.note_progress((dict(replica.history.known), dict(replica.replies.known), held), now_ms):
-        replica.peer(peer).as_source.reset_delay()
+    replica.source.note_progress((dict(replica.history.known), dict(replica.replies.known), held), now_ms)
     return _lacks(replica, message.known, message.known_replies)
 
 

@@ -248,12 +248,10 @@ class Source:
     def clear(self) -> None:
         self.site = ""
 
-    def note_progress(self, progress: object, now_ms: int) -> bool:
-        """Note how far this site is; True if that has changed."""
-        has_moved = progress != self._progress
-        if has_moved:
+    def note_progress(self, progress: object, now_ms: int) -> None:
+        """Note how far this site is."""
+        if progress != self._progress:
             self._moved_ms, self._progress = now_ms, progress
-        return has_moved
 
     def is_fruitless(self, now_ms: int) -> bool:
         return bool(self.site) and abs(now_ms - self._moved_ms) > _SOURCE_PATIENCE_MS

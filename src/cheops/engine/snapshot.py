@@ -111,10 +111,10 @@ def assembled(replica: Replica, peer: str, message: Message, out: Effects, now_m
         if replica.source.site == peer:  # what this site has not asked for takes no memory
             whole = replica.assemblies.add(peer, message, now_ms)
     except TooLargeError:
+        replica.peer(peer).as_source.back_off(now_ms)
+        replica.source.clear()
         most = replica.limits.snapshot_bytes
-        what = (
-            f"{peer} sends a snapshot of more than {most:,} bytes, which is limits.snapshot_size of this site: raise it"
-        )
+        what = f"{peer} sends a snapshot of more than {most:,} bytes: raise limits.snapshot_size of this site"
         out.others.append(Notify(replica.resource, admission.REFUSED, None, what, by=peer))
     return whole or replace(message, ops=(), replies=(), matrices=(), snapshot=None, piece=None, replies_after={})
 
