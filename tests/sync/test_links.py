@@ -2,7 +2,7 @@
 
 import asyncio
 import gzip
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Self, cast
 
 import pytest
@@ -17,9 +17,8 @@ _MOST_BYTES = 20_000  # that the peer takes
 
 
 class _Content:
-    async def iter_any(self) -> Any:
-        for piece in ():
-            yield piece
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield b""
 
 
 class _Response:
