@@ -79,7 +79,7 @@ format: $(VENV)/.installed ## format the code
 
 soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hostile inputs, the experiments 20 times
 	$(BIN)/cheops sim --seeds 10000 --sites 3
-	for profile in hostile network crashes moving rules policed; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
+	for profile in hostile network crashes moving joins quiet rules policed; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
 	for profile in members reborn kinds remedies; do $(BIN)/cheops sim --seeds 2000 --sites 4 --profile $$profile || exit 1; done
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 	$(BIN)/cheops sim --seeds 2000 --sites 3 --profile http

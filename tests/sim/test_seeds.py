@@ -1,4 +1,4 @@
-"""Four hundred histories on every run of the tests; `make soak` plays fifty times as many."""
+"""450 histories on every run of the tests; `make soak` plays fifty times as many."""
 
 import pytest
 
@@ -9,7 +9,8 @@ _CHUNK = 25
 # profile, sites, chunks of histories
 PLAN = [
     ("hostile", 3, 3), ("hostile", 5, 2), ("network", 4, 1), ("crashes", 3, 2), ("moving", 4, 1), ("rules", 4, 1),
-    ("policed", 4, 2), ("members", 4, 1), ("reborn", 3, 1), ("kinds", 4, 1), ("remedies", 3, 1),
+    ("policed", 4, 2), ("members", 4, 1), ("reborn", 3, 1), ("kinds", 4, 1), ("remedies", 3, 1), ("joins", 4, 1),
+    ("quiet", 5, 1),
 ]  # fmt: skip
 CHUNKS = [(profile, sites, chunk) for profile, sites, chunks in PLAN for chunk in range(chunks)]
 # Histories of `make soak` that once went wrong.
@@ -26,8 +27,8 @@ ONCE_BROKEN = [
 ]
 
 
-def test_there_are_four_hundred() -> None:
-    assert len(CHUNKS) * _CHUNK == 400
+def test_there_are_four_hundred_and_fifty() -> None:
+    assert len(CHUNKS) * _CHUNK == 450
 
 
 @pytest.mark.parametrize(("profile", "sites", "chunk"), CHUNKS)

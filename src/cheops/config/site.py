@@ -63,6 +63,7 @@ from cheops.config.values import (
     ValueType,
     read_names,
     read_path,
+    size,
 )
 from cheops.engine.settings import Limits, Settings
 from cheops.errors import ClientError
@@ -113,7 +114,9 @@ def _limit_settings() -> Iterable[Setting]:
     """The engine declares its limits, with their documentation; the unit in a name gives the type of the value."""
     for one in fields(Limits):
         if one.name.endswith("_bytes"):
-            yield Setting(f"{key_of(one.name)}_size", SIZE, one.default, one.metadata["doc"])
+            most = one.metadata["most"]
+            type_ = size(maximum=most) if most else SIZE
+            yield Setting(f"{key_of(one.name)}_size", type_, one.default, one.metadata["doc"])
         else:
             type_ = DURATION_MS if one.name.endswith("_ms") else COUNT
             yield Setting(key_of(one.name), type_, one.default, one.metadata["doc"])

@@ -149,6 +149,8 @@ def may_wait(replica: Replica, op: Operation) -> bool:
     if op.id in replica.inbox.waiting:
         return True  # it takes no further place
     history, site = replica.history, op.origin.site
+    if _begins_here(replica, op):
+        return True
     share = replica.limits.waiting // max(len(history.ever_listed), _LEAST_SHARES)
     if replica.inbox.waiting_of(site) >= max(1, share):
         return False
@@ -156,6 +158,13 @@ def may_wait(replica: Replica, op: Operation) -> bool:
         return True
     unlisted = sum(waiting.origin.site not in history.ever_listed for waiting in replica.inbox.waiting.values())
     return unlisted < max(1, replica.limits.waiting // _UNLISTED_SHARE)
+
+
+def _begins_here(replica: Replica, op: Operation) -> bool:
+    """Whether an operation is the first that names this site, where nothing is known: without it nothing is taken."""
+    if replica.history.ops or replica.site not in (op.sites or ()):
+        return False
+    return not any(replica.site in (one.sites or ()) for one in replica.inbox.waiting.values())
 
 
 def admits_reply(replica: Replica, reply: Reply) -> bool:
@@ -310,10 +319,8 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
     none: tuple[str, ...] = ()
     site_list = replica.history.site_list or next((d.sites for d in replica.drafts if d.sites), none)
     changes = event.kind is Kind.SITES
-    if event.revision and event.revision != replica.revision:
-        return "the resource has changed since its state was read; try again"
-    if len(replica.drafts) >= replica.limits.drafts:
-        return f"{len(replica.drafts)} operations are waiting already; try again later"
+    if problem := _haste(replica, event):
+        return problem
     # Other kinds pass: a force or a delete operation is what shortens a full log.
     if event.kind is Kind.NORMAL and (full := retention.fullness(replica)):
         return full
@@ -332,6 +339,18 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
     if site_list and named and not changes and named not in (set(site_list), set(replica.sites)):
         return f"the resource is at {', '.join(site_list)}; use 'cheops sites' to change that"
     return policy_violation(replica, event, replica.site)
+
+
+def _haste(replica: Replica, event: Submitted) -> str | None:
+    """Why an operation comes too early, and may be taken later."""
+    if replica.source.site and not replica.history.ops and not replica.drafts:
+        # Otherwise the resource would begin a second time here, without knowledge of the one that there is.
+        return f"the resource exists at {replica.source.site}, and is on its way here; try again in a moment"
+    if event.revision and event.revision != replica.revision:
+        return "the resource has changed since its state was read; try again"
+    if len(replica.drafts) >= replica.limits.drafts:
+        return f"{len(replica.drafts)} operations are waiting already; try again later"
+    return None
 
 
 def policy_violation(replica: Replica, event: Submitted, site: str) -> str | None:

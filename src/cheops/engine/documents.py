@@ -5,7 +5,8 @@ the other documents below, and they never leave it.
 
 There is one kind of message, about one resource: documents, and what its sender knows and has applied. Without
 documents it is an acknowledgement, or a question (`ask`). A *snapshot* is for a site that has missed what others have
-forgotten: it holds everything that is left, and up to where that counts.
+forgotten: it holds everything that is left, and up to where that counts. One that is too large for a message comes in
+pieces (snapshot.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -242,6 +243,14 @@ class Snapshot(Struct, frozen=True, omit_defaults=True):
     contents: Contents = field(default_factory=dict)  # of everything up to `floor`
 
 
+class Piece(Struct, frozen=True, array_like=True):
+    """One of several messages that make up a snapshot."""
+
+    snapshot: Name  # the same for all of them
+    number: Ordinal
+    total: Ordinal
+
+
 class Message(DocumentBase, frozen=True, tag="message"):
     resource: Name
     incarnation: Incarnation  # of the sender's store: what one incarnation knew, the next may not
@@ -260,6 +269,9 @@ class Message(DocumentBase, frozen=True, tag="message"):
     ask: bool = False
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
+    source: OptionalName = ""  # the site that shall send what the sender lacks; empty: it knows of nothing
+    piece: Piece | None = None  # the documents are a part of a snapshot; `snapshot` comes with the last one
+    held: Piece | None = None  # the last piece that the sender has, of a snapshot of the receiver
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
     seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
@@ -267,13 +279,22 @@ class Message(DocumentBase, frozen=True, tag="message"):
 
 def size_of(message: Message) -> int:
     """The approximate number of bytes of a message. Commands and their outputs are nearly all of it."""
-    return 500 + sum(map(document_size, message.ops)) + sum(map(document_size, message.replies))
+    documents: tuple[Operation | Reply | Matrix, ...] = (*message.matrices, *message.ops, *message.replies)
+    return 500 + sum(map(document_size, documents)) + (_snapshot_size(message.snapshot) if message.snapshot else 0)
 
 
-def document_size(document: Operation | Reply) -> int:
+def _snapshot_size(snapshot: Snapshot) -> int:
+    state = len(snapshot.base.write.line) if snapshot.base else 0
+    return state + 100 * sum(len(epoch.settled) for epoch in snapshot.epochs)
+
+
+def document_size(document: Operation | Reply | Matrix) -> int:
     # The constants are what the other fields take in JSON. An estimate is enough to limit a message, and
     # encoding every document twice would be slow.
     if isinstance(document, Operation):
         statements = len(document.seal.statements) if document.seal else 0
-        return 500 + len(document.payload.line) + 100 * len(document.payload.files) + 400 * statements
+        payload, rest = document.payload, 50 * len(document.deps) + 400 * statements
+        return 500 + len(payload.line) + 100 * len(payload.files) + rest
+    if isinstance(document, Matrix):
+        return 100 + 100 * len(document.entries)
     return 400 + len(document.output) + len(document.detail) + 100 * len(document.applied)

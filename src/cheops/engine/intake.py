@@ -148,8 +148,8 @@ def without(message: Message, bad: Mapping[int, object]) -> Message:
     replies = tuple(reply for reply in message.replies if id(reply) not in bad)
     if len(ops) == len(message.ops) and len(replies) == len(message.replies):
         return message
-    if message.snapshot:  # it is valid only as a whole
-        return replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    if message.snapshot or message.piece:  # it is valid only as a whole
+        return replace(message, ops=(), replies=(), snapshot=None, piece=None, replies_after={})
     # A site acknowledges replies by their number, without gaps: those after a missing one must not be acknowledged.
     holes = {reply.origin for reply in message.replies if id(reply) in bad}
     after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cheops.bounded import BoundedMap
-from cheops.engine.documents import Message, PeerRecord, Progress
+from cheops.engine.documents import Message, PeerRecord, Piece, Progress
+from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
 from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, seal_hash
@@ -20,6 +21,11 @@ from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statemen
 # Entries in the vectors of all peers that are saved. A document has a maximal size, and a hostile site may name any
 # number of origins. What is not saved is not known after the resource was unloaded, and is asked for again.
 _MOST_DIFFERENCES = 5_000
+_PATIENCE = 4  # questions or batches without an answer
+_BATCH_DELAYS = 4  # a batch has at least so many times as long as a single document until it counts as lost
+_MARGIN = 4  # and so many times as long as the last one took
+_SOURCE_PATIENCE_MS = 4_000  # without progress
+_SOURCE_MOST_MS = 60_000
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
 
@@ -31,7 +37,15 @@ class PeerProgress:
     """
 
     __slots__ = (
+        "_batch",
+        "_fruitless",
+        "_is_asked",
+        "_is_hurried",
+        "_pushed",
+        "_took_ms",
+        "_unanswered",
         "agrees",
+        "as_source",
         "busy",
         "differs",
         "digest",
@@ -46,7 +60,8 @@ class PeerProgress:
         "reported",
         "resend",
         "settled",
-        "unfinished",
+        "snapshot",
+        "source",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -59,8 +74,18 @@ class PeerProgress:
         self.digest = ""  # of its applied state, when it knew and had settled that
         self.busy = False  # it may still make operations that no other site knows
         self.last_contact_ms: int | None = None
-        self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
+        self.source = ""  # the site from which it wants what it lacks, see catch_up.py; empty: it knows of nothing
+        self.as_source = RetryTimer(_SOURCE_PATIENCE_MS, limits.retry_most_ms)  # when this site may ask it to be one
+        self.snapshot: OutgoingSnapshot | None = None  # one that is on its way to it
+        self._is_asked = True  # it was away: it must answer a question before anything is sent
+        self._batch: _Batch | None = None  # what is on its way to it, and not acknowledged
+        self._took_ms = 0  # until the last batch was acknowledged
+        # What had been sent to it when the time began after which that counts as lost; None: nothing is on its way.
+        self._pushed: tuple[Vector, Vector] | None = None
+        self._unanswered = 0  # questions and batches
+        self._fruitless = 0  # questions and batches since it last made progress
+        self._is_hurried = False  # it was sent something at once without progress, and must make some before the next
         self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
         self.agrees = False  # it knew the same ids and contents, since two contents of one id were last found
         self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
@@ -94,12 +119,15 @@ class PeerProgress:
         """Whether the peer is not known to have all of this."""
         return self.is_unknown or not covers(self.known, known) or not covers(self.known_replies, known_replies)
 
-    def observe(self, message: Message, now_ms: int) -> None:
-        """Update the state of the peer from a message of it."""
+    # -- what it says ------------------------------------------------------------------------------
+
+    def observe(self, message: Message, now_ms: int, here: str = "") -> None:
+        """Update the state of the peer from a message of it. `here` is the name of this site."""
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
-        # A peer that refuses what it got must not be sent the same batch again at once, and again.
-        expects_more = self.is_unknown or (self.unfinished and has_more)
+        is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
+        is_answer = self.must_ask and not message.ask
         self.is_unknown, self.reported = False, True
+        self._is_asked = self._is_asked and message.ask  # a question is no answer: it has not chosen a source
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
             self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation
         elif not covers(self.known, message.known):
@@ -108,23 +136,103 @@ class PeerProgress:
         self.known_replies = joined(self.known_replies, message.known_replies)
         self.settled = joined(self.settled, message.settled)
         self.last_contact_ms = now_ms
-        if has_more:  # the peer makes progress, so the delays start small again
+        self._unanswered = 0
+        is_free = is_newest and self._note_source(message.source, here)
+        has_pieces = is_newest and self._note_pieces(message.held)
+        if has_more or has_pieces:  # the peer makes progress, so the delays start small again
             self.resend.reset_delay()
-        if expects_more:  # it answers our question or acknowledges our batch: send the next one without waiting
+            self._fruitless, self._is_hurried = 0, False
+        # It answers our question, wants to go on, or acknowledges a batch that was not all: do not wait. Otherwise it
+        # does wait: a peer that refuses what it got must not be sent the same batch again at once, and again.
+        if self._is_batch_acknowledged(now_ms) or is_answer or has_pieces or is_free:
             self.resend.expire()
-            self.unfinished = False
+
+    def _note_source(self, source: str, here: str) -> bool:
+        """Note from whom the peer wants what it lacks. True if this site may send it something, and could not before:
+        once, until the peer has made progress."""
+        is_news = source != self.source and source in ("", here) and not self._is_hurried
+        self.source = source
+        self._is_hurried = self._is_hurried or is_news
+        return is_news
+
+    def _note_pieces(self, held: Piece | None) -> bool:
+        if self.snapshot is not None and covers(self.known, self.snapshot.snapshot.floor):
+            self.snapshot = None
+        return self.snapshot is not None and self.snapshot.note_held(held)
+
+    def _is_batch_acknowledged(self, now_ms: int) -> bool:
+        """Whether all of the last batch has arrived, and more is to follow."""
+        batch = self._batch
+        if batch is None or not covers(self.known, batch.ops) or not covers(self.known_replies, batch.replies):
+            return False
+        self._batch, self._took_ms = None, max(0, now_ms - batch.sent_ms)
+        return batch.unfinished
+
+    # -- what it is sent ---------------------------------------------------------------------------
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether what it has is not known, or may have changed."""
+        return self.is_unknown or self._is_asked
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it does not answer; it may hear what it is sent nevertheless."""
+        return not self.is_unknown and self._unanswered >= _PATIENCE
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether it gets what it lacks from some site, and makes progress."""
+        return bool(self.source) and self._fruitless <= 1
 
     def mark_empty(self) -> None:
         """The resource is new: the peer cannot have anything of it, so there is no need to ask."""
-        self.is_unknown, self.reported = False, True
-
-    def note_batch(self, *, unfinished: bool) -> None:
-        self.unfinished = unfinished
+        self.is_unknown = self._is_asked = False
+        self.reported = True
 
     def probe_now(self) -> None:
         """The peer has come up: messages sent before that are lost, so do not wait for an acknowledgement."""
+        self._is_asked = True
+        self._batch, self._pushed, self._unanswered, self._fruitless = None, None, 0, 0
         self.resend.reset_delay()
         self.resend.expire()
+
+    def note_push(self, known: Vector, known_replies: Vector, now_ms: int) -> None:
+        """New documents go to the peer: they may be on their way for some time before they count as lost."""
+        if self.resend.is_due(now_ms):
+            self._pushed = (dict(known), dict(known_replies))
+            self.resend.wait_first(now_ms)
+
+    def take_pushed(self, known: Vector, known_replies: Vector) -> tuple[Vector, Vector]:
+        """What of these counts as lost, if it is not acknowledged. From now on, all of it does."""
+        now = (dict(known), dict(known_replies))
+        pushed, self._pushed = self._pushed or now, now
+        return pushed
+
+    def note_question(self, now_ms: int) -> None:
+        """The peer is asked what it has."""
+        self._note_attempt()
+        self.resend.back_off(now_ms)
+        if self.source:  # another site sends it what it lacks: look again in a while
+            self.resend.wait_longest(now_ms)
+
+    def note_repeat(self, now_ms: int) -> None:
+        """What counted as lost is sent again."""
+        self._note_attempt()
+        self.resend.back_off(now_ms)
+
+    def note_batch(self, ops: Vector, replies: Vector, now_ms: int, *, unfinished: bool) -> None:
+        """A batch is sent. It may be large, and the peer busy: so it has more time than a single document."""
+        self._note_attempt()
+        self._batch = _Batch(ops, replies, now_ms, unfinished)
+        self.resend.back_off(now_ms, at_least=max(_BATCH_DELAYS, _MARGIN * self._took_ms // self.resend.first_ms))
+
+    def _note_attempt(self) -> None:
+        self._unanswered += 1
+        self._fruitless += 1
+
+    def begin_snapshot(self, snapshot: OutgoingSnapshot) -> None:
+        self.snapshot = snapshot
 
     # -- in the ledger -------------------------------------------------------------------------------------
 
@@ -153,6 +261,45 @@ class PeerProgress:
     def skip_question(self, known: Vector, known_replies: Vector) -> None:
         """Without a report since the resource was loaded: if the peer has all of this, there is nothing to ask."""
         self.is_unknown = not (covers(self.known, known) and covers(self.known_replies, known_replies))
+        self._is_asked = self.is_unknown
+
+
+class _Batch(NamedTuple):
+    """Documents that are on their way to a peer: it has them when it knows this."""
+
+    ops: Vector
+    replies: Vector
+    sent_ms: int
+    unfinished: bool  # there is more
+
+
+class Source:
+    """The site from which this one wants what it lacks of a resource. See catch_up.py."""
+
+    def __init__(self) -> None:
+        self.site = ""
+        self._since_ms = 0
+        self._moved_ms = 0
+        self._progress: object = None
+
+    def choose(self, site: str, now_ms: int) -> None:
+        if site != self.site:
+            self.site, self._since_ms, self._moved_ms, self._progress = site, now_ms, now_ms, None
+
+    def clear(self) -> None:
+        self.site = ""
+
+    def note_progress(self, progress: object, now_ms: int) -> None:
+        """Note how far this site is."""
+        if progress != self._progress:
+            self._moved_ms, self._progress = now_ms, progress
+
+    def is_fruitless(self, now_ms: int) -> bool:
+        return bool(self.site) and abs(now_ms - self._moved_ms) > _SOURCE_PATIENCE_MS
+
+    def is_old(self, now_ms: int) -> bool:
+        """Whether it has been the source for so long that another one may try: it may be slow on purpose."""
+        return abs(now_ms - self._since_ms) > _SOURCE_MOST_MS
 
 
 def progress_of(

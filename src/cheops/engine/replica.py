@@ -8,6 +8,8 @@
     peers     what the other sites are known to have                           progress.py
     inbox     received operations that wait for their dependencies             progress.py
     outbox    what is to be sent                                               progress.py
+    source    the site that sends what is missing here                         progress.py
+    assemblies   pieces of snapshots, of all resources of the site             pieces.py
     drifts    that the applications were found to differ                       drift.py
     seal_request   what this site wants to seal, and what others stated        progress.py
     clients   clients that wait for replies                                    replies.py
@@ -38,7 +40,8 @@ from cheops.engine.documents import (
     written,
 )
 from cheops.engine.events import Effects, SitesRemoved
-from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest, progress_of, says_the_same
+from cheops.engine.pieces import Assemblies
+from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest, Source, progress_of, says_the_same
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
@@ -80,6 +83,7 @@ class Replica:
         policy_of: PolicyOf = lambda _type: None,
         gone: RemovedSites | None = None,
         met: Mapping[str, str] = NO_ONE,
+        assemblies: Assemblies | None = None,
     ) -> None:
         self.resource = resource
         self.origin = origin
@@ -96,6 +100,8 @@ class Replica:
         self.peers: dict[str, PeerProgress] = {}
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
+        self.source = Source()
+        self.assemblies = assemblies or Assemblies(limits)  # likewise shared
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
         self.statement: Statement | None = None  # the last of this site, see statements.py
@@ -229,7 +235,7 @@ class Replica:
     def take_report(self, peer: str, message: Message, now_ms: int) -> None:
         """Update what a peer has from a message of it."""
         self.forget_incarnation(peer, message.incarnation)
-        self.peer(peer).observe(message, now_ms)
+        self.peer(peer).observe(message, now_ms, self.site)
 
     def forget_incarnation(self, peer: str, incarnation: str) -> None:
         """A peer is up with this incarnation of its store: what an earlier one had may be lost."""

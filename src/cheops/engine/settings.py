@@ -34,9 +34,9 @@ class ResourceType:
     policy: Policy | None = None  # None: every site may do everything
 
 
-def limit(default: int, doc: str) -> Any:
+def limit(default: int, doc: str, most: int | None = None) -> Any:
     """A limit. The configuration file has a key for each, and docs/configuration.md a line with this text."""
-    return field(default=default, metadata={"doc": doc})
+    return field(default=default, metadata={"doc": doc, "most": most})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,13 @@ class Limits:
         "all sites: a site refuses operations beyond its limit, wherever they come from.",
     )
     batch: int = limit(500, "Documents in one message.")
-    batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.")
+    # Several times as much fits into a message: this is an estimate, and the last document may be large.
+    batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.", most=8_000_000)
+    snapshot_bytes: int = limit(
+        256_000_000,
+        "Approximate size of what is kept of the incomplete snapshots of one site. A site cannot join a resource whose "
+        "snapshot is larger.",
+    )
     seal_after: int = limit(50, "Operations that could be forgotten before a site proposes to forget them.")
     wake: int = limit(200, "Resources that are loaded at a time for maintenance.")
     parked: int = limit(
@@ -109,9 +115,14 @@ class RetryTimer:
     def is_backing_off(self) -> bool:
         return self._delay_ms > 0
 
-    def back_off(self, now_ms: int) -> None:
-        """An attempt begins, or failed: the next one is due after twice the last delay."""
-        self._delay_ms = min(max(self._first_ms, self._delay_ms * 2), self._longest_ms)
+    @property
+    def first_ms(self) -> int:
+        return self._first_ms
+
+    def back_off(self, now_ms: int, at_least: int = 1) -> None:
+        """An attempt begins, or failed: the next one is due after twice the last delay, or after at least so many times
+        the first one."""
+        self._delay_ms = min(max(at_least * self._first_ms, self._delay_ms * 2), self._longest_ms)
         self._at_ms = now_ms + self._delay_ms
 
     def wait_first(self, now_ms: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cheops.engine import contents, exchange, health, outcome, retention, scheduler, statements
+from cheops.engine import catch_up, contents, exchange, health, outcome, retention, scheduler, snapshot, statements
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, key_of
 from cheops.engine.events import (
@@ -39,6 +39,7 @@ from cheops.engine.events import (
 )
 from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
 from cheops.engine.matrices import Matrices
+from cheops.engine.pieces import Assemblies
 from cheops.engine.replica import RemovedSites, Replica
 from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock, joined
@@ -68,6 +69,7 @@ class Site:
         self.matrices = Matrices(NO_RULES)
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone = RemovedSites()
+        self.assemblies = Assemblies(settings.limits)
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
         self._active: set[str] = set()  # resources with something left to do or to send
@@ -138,7 +140,8 @@ class Site:
         for replica in list(self._active_replicas()):
             if event.peer in set(replica.targets()):
                 replica.peer(event.peer).probe_now()
-                out.merge(self._guarded(replica, partial(self._catch_up, replica, event.peer)))
+                attend = partial(catch_up.attend, replica, event.peer, self.up, now_ms=self._now_ms)
+                out.merge(self._guarded(replica, attend))
 
     def _unpark(self, sites: AbstractSet[str]) -> None:
         """Activate the resources that could only wait for one of these sites."""
@@ -186,11 +189,12 @@ class Site:
         for replica in list(self._active_replicas()):
             out.merge(self._guarded(replica, partial(self._work_on, replica)))
         self._unload_idle(out)
+        self.assemblies.drop_silent(self._now_ms)
 
     def _work_on(self, replica: Replica, out: Effects) -> None:
         scheduler.advance(replica, out, self._now_ms)
         for peer in replica.targets():
-            self._catch_up(replica, peer, out)
+            catch_up.attend(replica, peer, self.up, out, self._now_ms)
         replica.outbox.flush_pending()
         exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
         self._complete_step(replica, out)
@@ -273,6 +277,7 @@ class Site:
             policy_of=self.settings.policy_of,
             gone=self.gone,
             met=self._seen,
+            assemblies=self.assemblies,
         )
         self.replicas[event.resource] = replica
         self._touch(replica)
@@ -447,6 +452,8 @@ class Site:
         message = without_more_of(
             replica.origin, screened(message, refuse), replica.history.known, replica.replies.known
         )
+        catch_up.consider(replica, peer, message, self.up, self._now_ms)
+        message = snapshot.assembled(replica, peer, message, out, self._now_ms)
         new = self.matrices.try_out(message.matrices)
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)
@@ -462,6 +469,7 @@ class Site:
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.take_report(peer, message, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
+        catch_up.note_taken(replica, peer, message, self.up, self._now_ms)
         statements.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
         if message.seal_wanted:
@@ -474,16 +482,7 @@ class Site:
             matrices = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
             if matrices:
                 exchange.send_matrices(replica, peer, matrices, out)
-        self._catch_up(replica, peer, out)
-
-    def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
-        """Send a peer what it is missing, if it is up and a resend is due."""
-        is_involved = peer in set(replica.targets())
-        is_due = replica.peer(peer).resend.is_due(self._now_ms)
-        if peer in self.up and is_involved and is_due and replica.is_behind(peer):
-            exchange.catch_up(replica, peer, out, self._now_ms)
-        elif peer in self.up and is_involved and replica.peer(peer).is_recheck_due(self._now_ms):
-            exchange.send_all_again(replica, peer, out, self._now_ms)
+        catch_up.attend(replica, peer, self.up, out, self._now_ms)
 
     def _ask_peers(self, replica: Replica, out: Effects) -> None:
         for peer in replica.targets():

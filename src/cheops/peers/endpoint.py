@@ -17,6 +17,7 @@ With `security: none` any program on this machine may be any site, but not a web
 What a GET names in its path is the body of the request.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -156,7 +157,8 @@ class PeerService:
         return PeerResponse(self._site.prober.answer(body, peer.site))
 
     async def _messages(self, peer: Peer, body: bytes) -> PeerResponse:
-        sender, messages, refused = links.unpack(body)
+        is_large = len(body) > links.LARGE_BYTES
+        sender, messages, refused = await asyncio.to_thread(links.unpack, body) if is_large else links.unpack(body)
         if peer.site not in (None, sender):
             raise ForgedSenderError(f"'{peer.site}' cannot send messages of '{printable(sender)}'")
         if peer.identity is not None and self._site.site_keys is not None:

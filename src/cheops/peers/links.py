@@ -9,7 +9,10 @@ A request carries documents as the store keeps them, each once (`docs`), and the
 (`cheops`): what the sender knows, what it asks for, and the ids of its documents. The sender does not ask first what
 the peer lacks: the engine keeps count of that.
 
-Nothing here is kept for later: a message that cannot be delivered is dropped, and the peer is probed. The engine knows
+Large requests are packed in a thread, so that heartbeats and clients do not wait for that. One that is too large for
+the peer goes in parts. A single message that is too large is dropped alone: what else waits for the peer goes on.
+
+Nothing else is kept for later: a message that cannot be delivered is dropped, and the peer is probed. The engine knows
 what a peer has acknowledged, and sends the rest when it is up. So a slow or dead peer costs a bounded queue, and never
 slows the others down.
 """
@@ -20,6 +23,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
 import aiohttp
@@ -33,8 +37,9 @@ from cheops.log.operation import Operation, Reply
 from cheops.peers.client import PeerClient, connection_problem, read_response
 from cheops.peers.couchdb.documents import CouchDocument, RefusedError, couch_document, parse_document, shared_key
 from cheops.store import codec
-from cheops.store.codec import MAX_DOCUMENT_BYTES
+from cheops.store.codec import MAX_DOCUMENT_BYTES, MAX_MESSAGE_BYTES
 from cheops.store.interface import CodecError
+from cheops.text import printable, shortened
 
 MESSAGES_PATH = "peer/messages"  # below the address of an agent
 _MOST_WAITING = 5_000  # messages to one peer; the oldest goes first, since the engine repeats what is not acknowledged
@@ -42,6 +47,7 @@ _MOST_BYTES = 4_000_000  # in one request, roughly; a larger one would hold up w
 _MOST_ANSWER = 65_536  # bytes
 _MOST_COUCH_BYTES = 100_000  # what CouchDB's members (`_id`, `_rev`) add to a document
 INVALID = "invalid document"  # the reason of a refusal
+LARGE_BYTES = 200_000  # packed and unpacked in a thread: from here on it takes milliseconds
 _COMPRESS_FROM = 4_096  # bytes; below, compression costs more time than it saves
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
 _GATHER_S = 0.005  # how long messages gather while another request is under way
@@ -160,8 +166,8 @@ def _message(part: _Part, documents: dict[str, Document]) -> Message:
 
 def _without_counts(message: Message, missing: list[str]) -> Message:
     """A message some of whose documents are missing, without what would count them as received."""
-    if message.snapshot:  # it is valid only as a whole
-        return msgspec.structs.replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    if message.snapshot or message.piece:  # it is valid only as a whole
+        return msgspec.structs.replace(message, ops=(), replies=(), snapshot=None, piece=None, replies_after={})
     keys = [shared_key(id_) for id_ in missing]
     holes = {str(key[2]) for key in keys if key is not None and key[0] == "reply"}
     after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
@@ -213,27 +219,53 @@ class PeerLinks:
         if self._client.address_of(peer) is None:
             counts.dropped += len(messages)
             return True  # the engine sends them again when the peer comes up with an address
-        body, headers = pack(self._site, messages), {"Content-Type": "application/json"}
-        if len(body) > _COMPRESS_FROM:
-            body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
+        body, packed = await _packed(self._site, messages)
+        if len(body) > MAX_MESSAGE_BYTES:
+            return await self._deliver_parts(peer, messages, counts, f"it has {len(body):,} bytes")
+        headers = {"Content-Type": "application/json", **({"Content-Encoding": "gzip"} if packed else {})}
         try:
             async with self._client.request(
-                peer, "POST", f"/{MESSAGES_PATH}", data=body, headers=headers, timeout=_TIMEOUT
+                peer, "POST", f"/{MESSAGES_PATH}", data=packed or body, headers=headers, timeout=_TIMEOUT
             ) as response:
+                text = await read_response(response, _MOST_ANSWER)  # an unread response would close the connection
                 if response.status < 300:
-                    await read_response(response, _MOST_ANSWER)  # an unread response would close the connection
                     counts.messages += len(messages)
                     counts.requests += 1
-                    counts.bytes += len(body)
+                    counts.bytes += len(packed or body)
                     return True
-                text = await read_response(response, _MOST_ANSWER)
                 why = f"{response.status}: {text[:300].decode(errors='replace')}"
+                is_too_large = response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            why = connection_problem(error)
+            why, is_too_large = connection_problem(error), False
+        if is_too_large:
+            return await self._deliver_parts(peer, messages, counts, why)
         counts.failures += 1
         _log.info("%s did not take messages: %s", peer, why)
         self._report_unreachable(peer)
         return False
+
+    async def _deliver_parts(self, peer: str, messages: list[Message], counts: LinkCounts, why: str) -> bool:
+        """Deliver messages that are too large together; one that is too large by itself is dropped."""
+        if len(messages) == 1:
+            counts.dropped += 1
+            about = printable(shortened(messages[0].resource))
+            _log.error("a message to %s about '%s' is too large, and is not sent: %s", peer, about, why)
+            return True
+        half = len(messages) // 2
+        parts = (messages[:half], messages[half:])
+        return all([await self._deliver(peer, part, counts) for part in parts])
+
+
+async def _packed(site: str, messages: list[Message]) -> tuple[bytes, bytes]:
+    """The body of a request, and the same compressed; empty if that is not worth it."""
+
+    def packed() -> tuple[bytes, bytes]:
+        body = pack(site, messages)
+        is_worth = _COMPRESS_FROM < len(body) <= MAX_MESSAGE_BYTES
+        return body, gzip.compress(body, compresslevel=1) if is_worth else b""
+
+    is_large = sum(map(size_of, messages)) > LARGE_BYTES
+    return await asyncio.to_thread(packed) if is_large else packed()
 
 
 class _PeerLink:

@@ -56,7 +56,14 @@ class Profile:
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
+    tiny: float = 0.25  # of the histories in which messages and queues hold only a few documents
     http: bool = False  # the applications are HTTP services behind gateways (http_world.py)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every message arrives, once, and every site is always up: then nothing need be sent twice."""
+        lost = (self.loss, self.duplication, self.long_delay, self.partitions, self.one_way_cuts)
+        return not any((*lost, self.crashes, self.crash_between_effects, self.skew_ms, self.clock_jumps))
 
 
 PROFILES = {
@@ -74,6 +81,15 @@ PROFILES = {
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("rot", rot=12, crashes=8, partitions=2, trouble=0.01),
+        Profile(
+            "joins", policed=True, operations=80, tiny=1, site_changes=0.1, rebirths=3, loss=0.1, partitions=2,
+            crashes=2,
+        ),
+        Profile(
+            "quiet", policed=True, operations=80, tiny=0.5, site_changes=0.1, loss=0, duplication=0,
+            long_delay=0, partitions=0, one_way_cuts=0, crashes=0, crash_between_effects=0, skew_ms=0, clock_jumps=0,
+            trouble=0,
+        ),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile(
             "members", forgettings=3, site_changes=0.05, batch=2, waiting=5, operations=50,

@@ -74,6 +74,8 @@ class World:
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
         self.recipients: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
+        self.documents_sent: Counter[str] = Counter()  # by resource
+        self.documents_taken: Counter[str] = Counter()  # from other sites, by resource
         self.notices: list[tuple[str, Notify]] = []
         self.resolved: set[tuple[str, str, OpId]] = set()
         self.apps: dict[str, App] = {}
@@ -83,6 +85,8 @@ class World:
         self.after_arrival: Callable[[str, Send], None] = lambda _sender, _send: None
         self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
+        # Drawn apart from the rest, so that a seed with other limits gives the history that it always gave.
+        self._limits = _drawn_limits(Random(f"limits {seed}"), profile)  # noqa: S311 - repeatable is the point
         settings = self.settings(profile)
         self.nodes = {name: Node(name, settings) for name in names}
         self.membership = Membership(self)
@@ -98,8 +102,7 @@ class World:
         types = {name: _with_early_checkpoints(ALL_APPS[name].type) for name in profile.apps}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
-        limits = Limits(idle_ms=3_000, seal_after=3, parked=1, batch=profile.batch, waiting=profile.waiting)
-        return Settings(types, limits)
+        return Settings(types, self._limits)
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -252,7 +255,9 @@ class World:
 
     def note_saved(self, node: Node, save: Save) -> None:
         """Something is durable at a node."""
-        del node
+        for document in save.documents:
+            if isinstance(document, Operation | Reply) and document.origin != node.origin:
+                self.documents_taken[document.resource] += 1
         self._note_decided(save)
         self._note_success(save)
 
@@ -305,6 +310,7 @@ class World:
             self.record(f"{node.name} answers {answer.op} {answer.status}")
 
     def send(self, node: Node, send: Send) -> None:
+        self.documents_sent[send.message.resource] += len(send.message.ops) + len(send.message.replies)
         self.transmit(lambda: self._arrive(node.name, send))
 
     def transmit(self, arrive: Callable[[], None]) -> None:
@@ -348,6 +354,15 @@ class World:
                     self.resolved.add((name, resource, replica.applied.unknown.id))
                     self.inject("operator resolved an unknown")
                     self.deliver(name, Resolved(resource, replica.applied.unknown.id, happened))
+
+
+def _drawn_limits(random: Random, profile: Profile) -> Limits:
+    """Low ones; in some histories so low that a log takes many messages, and a snapshot many pieces."""
+    limits = Limits(idle_ms=3_000, seal_after=3, parked=1, batch=profile.batch, waiting=profile.waiting)
+    if random.random() >= profile.tiny:
+        return limits
+    batch, waiting = random.randint(2, 6), random.randint(4, 30)
+    return replace(limits, batch=batch, batch_bytes=random.choice((1_500, 10_000)), waiting=waiting)
 
 
 def _with_early_checkpoints(type_: ResourceType) -> ResourceType:

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from cheops.engine.documents import Base, Document, EpochRecord, Message, Snapshot
+from cheops.engine.documents import Base, Document, EpochRecord, Message, Piece, Snapshot
 from cheops.errors import CheopsError
 from cheops.log.operation import (
     Command,
@@ -85,6 +85,9 @@ def _samples() -> tuple[Message, ...]:
         Message(*head, (of_lyon(1, verdict=Verdict.VOID, why="no"),), replies_after={LYON: 0}),
         Message(*head, (of_paris(SHARED, 1),), matrices=(RULES,), known={PARIS: 8}, snapshot=snapshot),
         Message(*head, known={PARIS: 2}, snapshot=replace(snapshot, floor={PARIS: 2, HERE: 1}, epochs=epochs)),
+        Message(*head, (of_paris(SHARED, 1),), matrices=(RULES,), known={PARIS: 8}, ask=True, piece=Piece("9f", 1, 2)),
+        Message(*head, known={PARIS: 8}, ask=True, piece=Piece("9f", 2, 2), snapshot=snapshot),
+        Message(*head, known={PARIS: 1}, source="here", held=Piece("9f", 1, 2)),
         Message(HONEST, LYON.incarnation, (of_paris(HONEST, 1),), known={PARIS: 2}, ask=True),
         Message(HONEST, LYON.incarnation, (of_lyon(1, resource=HONEST),), known={PARIS: 2, LYON: 1}),
         Message(HONEST, LYON.incarnation, known={PARIS: 2}, snapshot=replace(snapshot, floor={PARIS: 2}, base=None)),

@@ -6,7 +6,7 @@ import json
 import msgspec
 
 from cheops.backends.http.payload import Request, command_of
-from cheops.engine.documents import Base, Message, Snapshot
+from cheops.engine.documents import Base, Message, Piece, Snapshot
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import (
     Command,
@@ -78,6 +78,17 @@ MESSAGES = (
         known={PARIS: 8},
         snapshot=Snapshot({PARIS: 1}, {LYON: 1}, Base({PARIS: 1}, Command("write 1")), _REF, (), root=_BORN),
     ),
+    Message("counter", "3f2a", OPERATIONS[:2], matrices=(RULES,), ask=True, piece=Piece("9f", 1, 2)),
+    Message(
+        "counter",
+        "3f2a",
+        replies=REPLIES,
+        known={PARIS: 8},
+        ask=True,
+        snapshot=Snapshot({PARIS: 1}, {LYON: 1}, None, _REF, (), root=_BORN),
+        piece=Piece("9f", 2, 2),
+    ),
+    Message("counter", "3f2a", known={PARIS: 1}, source="here", held=Piece("9f", 1, 2)),
 )
 
 SCOPES = (

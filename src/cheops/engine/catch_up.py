@@ -1,0 +1,199 @@
+"""Catching up: how a site gets what it lacks, once, although several others could send it.
+
+Each site knows from messages what the others have. To a site that lacks something it sends a question (`ask`), which
+says what it knows itself. The other one chooses one *source* among the sites that ask: all its messages name it, and
+only the source sends. So a log is sent once to a site that joins, however many sites have it.
+
+- The source sends one batch, in the order of stamps, and the next when that is acknowledged. If it is not, it goes
+  again after a time that doubles.
+- A site keeps its source while that makes progress. If the source is down, brings nothing for a while, or takes very
+  long, the next site that asks takes its place: so a document reaches a site however links fail.
+- What a site pushes to all (exchange.py) it sends again itself, to whoever does not acknowledge it and has no source.
+- A site that never answers may hear nevertheless. It gets the first batch again and again, at long intervals.
+"""
+
+from collections.abc import Container
+
+from cheops.engine import dispatch, snapshot
+from cheops.engine.documents import Message
+from cheops.engine.events import Effects
+from cheops.engine.replica import Replica
+from cheops.log.causality import Vector, contains, covers
+from cheops.log.operation import Operation, Origin, Reply
+
+# -- to a site that lacks something ------------------------------------------------------------------------
+
+
+def attend(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms: int) -> None:
+    """Send a peer what it is missing, if it is up and that is due."""
+    if peer not in up or peer not in set(replica.targets()):
+        return
+    view = replica.peer(peer)
+    if view.resend.is_due(now_ms) and replica.is_behind(peer):
+        send_missing(replica, peer, out, now_ms)
+    elif view.is_recheck_due(now_ms):
+        send_all_again(replica, peer, out, now_ms)
+
+
+def send_missing(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Send what a peer is missing, or ask what it has; the next attempt waits until the resend timer is due."""
+    view = replica.peer(peer)
+    if view.is_silent or (view.source == replica.site and not view.must_ask):
+        _send_next(replica, peer, out, now_ms)
+    elif view.must_ask or view.source or not _repeat(replica, peer, out, now_ms):
+        view.note_question(now_ms)
+        dispatch.send(replica, peer, out, ask=True)
+
+
+def _send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Send the first of what a peer is missing, whoever made it."""
+    view = replica.peer(peer)
+    if not covers(view.known, replica.history.floor):
+        # It is missing operations that this site has forgotten: they exist only as their effect, in a snapshot.
+        snapshot.send_next(replica, peer, out, now_ms)
+        return
+    ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
+    # By stamp, so that causes come before their effects: a batch that ends in the middle leaves nothing waiting.
+    ops, more_ops = dispatch.first_batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
+    replies, more_replies = dispatch.first_batch(replica.replies.beyond(view.known_replies), replica.limits)
+    _send_batch(replica, peer, [*ops, *_listing_for(replica, peer, ops)], replies, out)
+    view.note_batch(_last(ops), _last_replies(replies), now_ms, unfinished=more_ops or more_replies)
+
+
+def _listing_for(replica: Replica, peer: str, ops: list[Operation]) -> list[Operation]:
+    """The operation by which a peer that knows nothing yet can see that the resource concerns it. With a policy it
+    takes nothing without that (`admission._absence`), and in the order of stamps it may come many batches later."""
+    if replica.peer(peer).known or any(peer in (op.sites or ()) for op in ops):
+        return []
+    listings = [op for op in replica.history.ops.values() if peer in (op.sites or ())]
+    return [max(listings, key=lambda op: op.stamp)] if listings else []
+
+
+def _repeat(replica: Replica, peer: str, out: Effects, now_ms: int) -> bool:
+    """Send again what this site made and pushed, and the peer has not acknowledged. False if there is nothing of that,
+    or more than a batch: then the peer shall choose from whom it wants it."""
+    view, own = replica.peer(peer), replica.origin
+    if not covers(view.known, replica.history.floor):
+        return False
+    known, known_replies = view.known.get(own, 0), view.known_replies.get(own, 0)
+    ops = [op for op in replica.history.ops.values() if op.origin == own and op.seq > known]
+    replies = [reply for reply in replica.replies.of_origin(own) if reply.n > known_replies]
+    if not ops and not replies:
+        return False
+    pushed, pushed_replies = view.take_pushed(replica.history.known, replica.replies.known)
+    # What was pushed just now may be on its way.
+    ops = [op for op in ops if contains(pushed, op.id)]
+    replies = [reply for reply in replies if reply.n <= pushed_replies.get(own, 0)]
+    if not ops and not replies:
+        view.resend.wait_first(now_ms)
+        return True
+    ops, more_ops = dispatch.first_batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
+    replies, more_replies = dispatch.first_batch(replies, replica.limits)
+    if more_ops or more_replies:
+        return False
+    _send_batch(replica, peer, ops, replies, out)
+    view.note_repeat(now_ms)
+    return True
+
+
+def _send_batch(replica: Replica, peer: str, ops: list[Operation], replies: list[Reply], out: Effects) -> None:
+    introduced = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
+    matrices = tuple(map(replica.history.find_matrix, sorted(introduced)))
+    known = replica.peer(peer).known_replies
+    after = {reply.origin: known.get(reply.origin, 0) for reply in replies}
+    dispatch.send(
+        replica,
+        peer,
+        out,
+        ops=tuple(ops),
+        replies=tuple(replies),
+        matrices=matrices,
+        replies_after=after,
+        ask=True,
+    )
+
+
+def _last(ops: list[Operation]) -> Vector:
+    last: dict[Origin, int] = {}
+    for op in ops:
+        last[op.origin] = max(op.seq, last.get(op.origin, 0))
+    return last
+
+
+def _last_replies(replies: list[Reply]) -> Vector:
+    last: dict[Origin, int] = {}
+    for reply in replies:
+        last[reply.origin] = max(reply.n, last.get(reply.origin, 0))
+    return last
+
+
+def send_all_again(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Send operations that a peer knows by their ids, because its contents differ: the next batch of all of them."""
+    view = replica.peer(peer)
+    view.recheck.back_off(now_ms)
+    ops = sorted(replica.history.ops.values(), key=lambda op: op.stamp)
+    wanted = [op for op in ops if view.rechecked is None or op.stamp > view.rechecked]
+    batch, more = dispatch.first_batch(wanted, replica.limits)
+    view.note_rechecked(batch[-1].stamp if more else None)
+    dispatch.send(replica, peer, out, ops=tuple(batch), ask=True)
+
+
+# -- where this site lacks something -----------------------------------------------------------------------
+
+
+def consider(replica: Replica, peer: str, message: Message, up: Container[str], now_ms: int) -> None:
+    """A peer asks what this site has. If it has more itself, it may become the source of what is missing here.
+
+    Only questions count: what a site has just pushed may have overtaken what it pushed before.
+    """
+    source = replica.source
+    if source.is_fruitless(now_ms):
+        replica.peer(source.site).as_source.back_off(now_ms)
+        source.clear()
+    if not message.ask or not peer or not _lacks(replica, message.known, message.known_replies):
+        return
+    view = replica.peer(peer)
+    if replica.history.ops and not view.must_ask and not _lacks(replica, view.known, view.known_replies):
+        return  # what is missing is so new that it may be on its way from the site that made it
+    is_free = source.site in ("", peer) or (peer in up and (source.site not in up or source.is_old(now_ms)))
+    if is_free and view.as_source.is_due(now_ms):
+        source.choose(peer, now_ms)
+
+
+def note_taken(replica: Replica, peer: str, message: Message, up: Container[str], now_ms: int) -> None:
+    """A message was taken. When the source has nothing more, choose another site that has; if there is none, tell the
+    others that they may send by themselves again."""
+    source = replica.source
+    if source.site != peer:
+        return
+    if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
+        replica.peer(peer).as_source.back_off(now_ms)  # it was refused: another site may have one that is not
+    elif _has_more(replica, peer, message, now_ms):
+        return
+    else:
+        replica.peer(peer).as_source.reset_delay()
+    source.clear()
+    others = [site for site in sorted(replica.peers) if site in up and _is_possible(replica, site, now_ms)]
+    if others:
+        source.choose(others[0], now_ms)
+        replica.outbox.acknowledge(others[0])
+        return
+    for other in replica.targets():
+        replica.outbox.acknowledge_later(other)
+
+
+def _has_more(replica: Replica, peer: str, message: Message, now_ms: int) -> bool:
+    """Whether the source, which sent this, has more; notes how far this site is."""
+    held = replica.assemblies.held(replica.resource, peer)
+    replica.source.note_progress((dict(replica.history.known), dict(replica.replies.known), held), now_ms)
+    return _lacks(replica, message.known, message.known_replies)
+
+
+def _is_possible(replica: Replica, site: str, now_ms: int) -> bool:
+    view = replica.peer(site)
+    return _lacks(replica, view.known, view.known_replies) and view.as_source.is_due(now_ms)
+
+
+def _lacks(replica: Replica, known: Vector, known_replies: Vector) -> bool:
+    """Whether another site, which knows this, has something that this one lacks."""
+    return not covers(replica.history.known, known) or not covers(replica.replies.known, known_replies)

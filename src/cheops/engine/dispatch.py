@@ -1,0 +1,84 @@
+"""Messages to other sites: how one is made of what this site has, and how much goes into one.
+
+What is sent, and when, is decided in exchange.py (what is new) and catch_up.py (what another site lacks).
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from cheops.engine.documents import Message, Piece, Snapshot, document_size
+from cheops.engine.events import Effects, Send
+from cheops.engine.replica import Replica
+from cheops.engine.settings import Limits
+from cheops.log.causality import NOTHING, Vector
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, Origin, Reply, Statement
+
+SharedDocument = TypeVar("SharedDocument", bound=Operation | Reply | Matrix)
+
+
+def send(  # noqa: PLR0913 - a message's fields
+    replica: Replica,
+    peer: str,
+    out: Effects,
+    *,
+    ops: tuple[Operation, ...] = (),
+    replies: tuple[Reply, ...] = (),
+    matrices: tuple[Matrix, ...] = (),
+    wanted: tuple[str, ...] = (),
+    replies_after: Vector = NOTHING,
+    ask: bool = False,
+    snapshot: Snapshot | None = None,
+    piece: Piece | None = None,
+    seal_wanted: Vector = NOTHING,
+    seal_origins: tuple[Origin, ...] = (),
+    statements: tuple[Statement, ...] = (),
+) -> None:
+    """Send a message, with what this site knows and has at the moment."""
+    message = Message(
+        replica.resource,
+        replica.origin.incarnation,
+        ops,
+        replies,
+        matrices,
+        known=dict(replica.history.known),
+        known_replies=dict(replica.replies.known),
+        replies_after=replies_after,
+        settled=dict(replica.applied.settled),
+        digest=replica.applied.digest(),
+        summary=replica.history.summary(),
+        busy=bool(replica.drafts or replica.slot.running),
+        ask=ask,
+        wanted=wanted,
+        snapshot=snapshot,
+        source=replica.source.site,
+        piece=piece,
+        held=replica.assemblies.held(replica.resource, peer),
+        seal_wanted=dict(seal_wanted),
+        seal_origins=seal_origins,
+        statements=statements,
+    )
+    replica.outbox.note_sent(peer, with_replies=bool(replies))
+    out.others.append(Send(peer, message))
+
+
+def first_batch(documents: Iterable[SharedDocument], limits: Limits) -> tuple[list[SharedDocument], bool]:
+    """The first documents, as many as fit into one message; and whether there are more."""
+    batch: list[SharedDocument] = []
+    size = 0
+    for document in documents:
+        if len(batch) == limits.batch or (batch and size > limits.batch_bytes):
+            return batch, True
+        batch.append(document)
+        size += document_size(document)
+    return batch, False
+
+
+def batches(documents: Iterable[SharedDocument], limits: Limits) -> list[list[SharedDocument]]:
+    """All documents, in parts that fit into one message each."""
+    left, found = list(documents), []
+    while left:
+        batch, _ = first_batch(left, limits)
+        found.append(batch)
+        del left[: len(batch)]
+    return found

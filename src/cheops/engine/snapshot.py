@@ -1,0 +1,233 @@
+"""Snapshots: what a site gets that has missed what the others have forgotten.
+
+A snapshot holds everything that is left of a resource, and up to where that counts. It replaces more than it adds, and
+may come from a hostile site: so it is judged as a whole (`admission.admits_snapshot`), and taken in one step. One that
+is too large for a message goes in pieces (pieces.py).
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from msgspec.structs import replace
+
+from cheops.engine import admission, dispatch
+from cheops.engine.documents import (
+    Base,
+    Message,
+    Snapshot,
+    epoch_records,
+    epochs_from,
+    key_of,
+    op_key,
+    read,
+    written,
+)
+from cheops.engine.events import Effects, Notify
+from cheops.engine.pieces import OutgoingSnapshot, Part, TooLargeError
+from cheops.engine.replica import Replica
+from cheops.engine.settings import Limits
+from cheops.log.causality import NOTHING, Vector, contains, covers
+from cheops.log.history import History
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, OpId, Origin, Reply
+from cheops.log.seals import is_of_one_site
+
+# -- sending ---------------------------------------------------------------------------------------------
+
+
+def send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Send a peer a snapshot, or the next piece of the one that is on its way to it."""
+    view = replica.peer(peer)
+    if view.snapshot is None or not view.snapshot.held:
+        view.begin_snapshot(_outgoing(replica))
+    outgoing = view.snapshot
+    assert outgoing is not None  # noqa: S101 - it has just begun, if there was none
+    piece = outgoing.next_piece
+    part = outgoing.parts[piece.number - 1]
+    view.note_batch(outgoing.snapshot.floor, NOTHING, now_ms, unfinished=True)
+    dispatch.send(
+        replica,
+        peer,
+        out,
+        ops=part.ops,
+        replies=part.replies,
+        matrices=part.matrices,
+        ask=True,
+        snapshot=outgoing.snapshot if piece.number == piece.total else None,
+        piece=piece if outgoing.is_in_pieces else None,
+    )
+
+
+def _outgoing(replica: Replica) -> OutgoingSnapshot:
+    """A snapshot of a resource as it is now."""
+    history, limits = replica.history, replica.limits
+    adopted = {history.adopted.hash} if history.adopted else set()
+    hashes = sorted({op.matrix.hash for op in history.ops.values()} | adopted)
+    ops, replies = sorted(history.ops.values(), key=lambda op: op.stamp), list(replica.replies)
+    snapshot = Snapshot(
+        dict(history.floor),
+        dict(replica.replies.known),
+        replica.applied.base,
+        history.adopted,
+        epoch_records(history.epochs),
+        frozenset(history.rejected_matrices),
+        history.root,
+        written(history.contents.floor),
+    )
+    matrices = list(map(history.find_matrix, hashes))
+    said = (
+        sorted(history.known.items()),
+        sorted(history.floor.items()),
+        history.summary(),
+        [op.id for op in ops],
+        [(reply.origin, reply.n) for reply in replies],
+    )
+    id_ = sha256(repr(said).encode()).hexdigest()[:32]
+    return OutgoingSnapshot(id_, snapshot, _parts([*matrices, *ops, *replies], limits))
+
+
+def _parts(documents: list[Matrix | Operation | Reply], limits: Limits) -> list[Part]:
+    """The documents of a snapshot, in parts that fit into one message each."""
+    parts = [
+        Part(
+            tuple(one for one in batch if isinstance(one, Matrix)),
+            tuple(one for one in batch if isinstance(one, Operation)),
+            tuple(one for one in batch if isinstance(one, Reply)),
+        )
+        for batch in dispatch.batches(documents, limits)
+    ]
+    return parts or [Part()]
+
+
+# -- receiving -------------------------------------------------------------------------------------------
+
+
+def assembled(replica: Replica, peer: str, message: Message, out: Effects, now_ms: int) -> Message:
+    """A message with all pieces of its snapshot, if this is the last one; otherwise without its piece."""
+    if message.piece is None:
+        return message
+    whole = None
+    try:
+        if replica.source.site == peer:  # what this site has not asked for takes no memory
+            whole = replica.assemblies.add(peer, message, now_ms)
+    except TooLargeError:
+        replica.peer(peer).as_source.back_off(now_ms)
+        replica.source.clear()
+        most = replica.limits.snapshot_bytes
+        what = f"{peer} sends a snapshot of more than {most:,} bytes: raise limits.snapshot_size of this site"
+        out.others.append(Notify(replica.resource, admission.REFUSED, None, what, by=peer))
+    return whole or replace(message, ops=(), replies=(), matrices=(), snapshot=None, piece=None, replies_after={})
+
+
+def take(
+    replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects
+) -> set[str] | None:
+    """Take the snapshot in a message, if there is one that this site needs. Returns the hashes of matrices that are
+    missing; None if nothing of the message may be taken."""
+    snapshot = message.snapshot
+    if snapshot is None or not _is_needed(replica, message, snapshot):
+        return set()
+    if not admission.admits_snapshot(replica, peer, message, snapshot, out):
+        return None
+    if missing := _hashes_in(message, snapshot) - matrices.keys():
+        return missing
+    _take_snapshot(replica, message, snapshot, out)
+    return set()
+
+
+def _is_needed(replica: Replica, message: Message, snapshot: Snapshot) -> bool:
+    """Whether this site cannot do without a snapshot. Where the operations in the message fill the gap, they are taken
+    one by one, and checked like any others: a snapshot replaces more than it adds.
+
+    But what a site folded while it was alone, others must have from its checkpoint, even if they know every operation.
+    Its seal orphans nothing, so an operation that comes too late for it has an effect: on top of the checkpoint."""
+    known = dict(replica.history.known)
+    if covers(known, snapshot.floor):
+        return False
+    folded = snapshot.base.vector if snapshot.base else NOTHING
+    if not replica.history.ops or any(is_of_one_site(op) and contains(folded, op.id) for op in message.ops):
+        return True
+    for op in sorted(message.ops, key=lambda op: op.seq):
+        if known.get(op.origin, 0) == op.seq - 1:
+            known[op.origin] = op.seq
+    return not covers(known, snapshot.floor)
+
+
+def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
+    adopted = {snapshot.adopted.hash} if snapshot.adopted else set()
+    return adopted | {op.matrix.hash for op in message.ops}
+
+
+def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: Effects) -> None:
+    """The other sites have forgotten what is missing here: rebuild the history from what they have kept."""
+    history, our_root, our_floor = replica.history, replica.history.root, replica.history.floor
+    if our_root and snapshot.root and our_root < snapshot.root:
+        # Two resources of one name meet, and theirs gives way: what they forgot has no effect.
+        history.raise_floor(snapshot.floor, read(snapshot.contents))
+        for op in sorted(message.ops, key=lambda op: op.stamp):  # their seals prove the floor to other sites
+            if op.seal and contains(snapshot.floor, op.id) and op.id not in history.ops:
+                replica.add(op)
+                out.documents[key_of(op)] = op
+        replica.replies.skip_to(_reply_floor(replica, message, snapshot))
+        replica.save_ledger(out)
+        return
+    kept = {op.id for op in message.ops}
+    folded = snapshot.base.vector if snapshot.base else {}
+    # What the sender has forgotten has no effect by its word; by ours it must not have one either. So only what the
+    # checkpoint covers goes at once. The rest is added again, and forgotten when this site finds it without effect.
+    gone = [id_ for id_ in history.ops if _is_replaced(history, id_, snapshot, folded) and id_ not in kept]
+    out.drop(op_key(replica.resource, id_) for id_ in gone)
+    theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
+    taken = {op.id for op in theirs}.union(gone)
+    ours = [op for op in history.ops.values() if op.id not in taken]
+    our_contents = history.contents.floor
+    history.restore(
+        snapshot.floor,
+        folded,
+        epochs_from(snapshot.epochs),
+        snapshot.rejected_matrices,
+        snapshot.adopted,
+        read(snapshot.contents),
+        [*theirs, *ours],
+    )
+    if snapshot.base or replica.applied.base:
+        start_over(replica, snapshot.base, out)
+    if our_root and snapshot.root and our_root != snapshot.root:
+        history.raise_floor(our_floor, our_contents)  # ours gives way: what we forgot has no effect now
+    replica.applied.history_changed(0)
+    # Both lists again in causal order, which `History.add` requires and which stamps extend.
+    for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
+        replica.add(op)
+        out.documents[key_of(op)] = op
+    for reply in message.replies:
+        if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
+            replica.take_reply(reply, out)
+    replica.replies.skip_to(_reply_floor(replica, message, snapshot))
+    replica.save_ledger(out)
+
+
+def _is_replaced(history: History, id_: OpId, snapshot: Snapshot, folded: Vector) -> bool:
+    """Whether a snapshot takes the place of an operation: the checkpoint holds it, or it has no effect here."""
+    return contains(snapshot.floor, id_) and (contains(folded, id_) or id_ in history.fates)
+
+
+def _reply_floor(replica: Replica, message: Message, snapshot: Snapshot) -> dict[Origin, int]:
+    """Up to where replies are missing on purpose. A site counts its own replies, and if it is in contact, no other site
+    can say that it has made more of them."""
+    floor: dict[Origin, int] = {}
+    for origin, n in snapshot.reply_floor.items():
+        view = replica.peers.get(origin.site)
+        if origin == replica.origin:
+            continue
+        if view is not None and view.incarnation == origin.incarnation:
+            sent = (reply.n for reply in message.replies if reply.origin == origin)
+            floor[origin] = min(n, max([view.known_replies.get(origin, 0), *sent]))
+        else:
+            floor[origin] = n
+    return floor
+
+
+def start_over(replica: Replica, base: Base | None, out: Effects) -> None:
+    """Have everything run again, from a checkpoint if there is one."""
+    replica.applied.start_over(base)
+    replica.save_unfinished_replay(out, from_start=True)
