@@ -137,6 +137,31 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     _send(replica, peer, _message(replica, ask=True), out)
 
 
+def ask_all(replica: Replica, up: Container[str], out: Effects) -> None:
+    for peer in replica.targets():
+        if peer in up:
+            ask(replica, peer, out)
+
+
+def recall(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Ask a peer what it has, and for the documents of this site that are not in its store."""
+    if replica.peer(peer).may_recall(now_ms):
+        _send(replica, peer, _message(replica, ask=True, recall=True), out)
+
+
+def answer_recall(replica: Replica, peer: str, message: Message, out: Effects, now_ms: int) -> None:
+    """Send a peer its own documents beyond those that its store has: proof that the store is an old copy."""
+    origin = Origin(peer, message.incarnation)
+    if not replica.peer(peer).may_recall(now_ms):
+        return
+    made, replied = message.known.get(origin, 0), message.known_replies.get(origin, 0)
+    ops = [op for op in replica.history.ops.values() if op.origin == origin and op.seq > made]
+    replies, _ = _batch((one for one in replica.replies.of_origin(origin) if one.n > replied), replica.limits)
+    # What was forgotten is under a seal, which has the statement of that site.
+    ops, _ = _batch(sorted(ops or replica.history.seals, key=lambda op: op.stamp), replica.limits)
+    _send(replica, peer, _message(replica, ops=tuple(ops), replies=tuple(replies)), out)
+
+
 def ask_for_statement(replica: Replica, peer: str, stable: Vector, origins: tuple[Origin, ...], out: Effects) -> None:
     """Ask a peer to state that it has settled all of this, and that these are the sites and their stores."""
     _send(replica, peer, _message(replica, seal_wanted=stable, seal_origins=origins), out)
@@ -193,6 +218,7 @@ def _message(  # noqa: PLR0913 - a message's fields
     wanted: tuple[str, ...] = (),
     replies_after: Vector = NOTHING,
     ask: bool = False,
+    recall: bool = False,
     snapshot: Snapshot | None = None,
     seal_wanted: Vector = NOTHING,
     seal_origins: tuple[Origin, ...] = (),
@@ -212,6 +238,7 @@ def _message(  # noqa: PLR0913 - a message's fields
         summary=replica.history.summary(),
         busy=bool(replica.drafts or replica.slot.running),
         ask=ask,
+        recall=recall,
         wanted=wanted,
         snapshot=snapshot,
         seal_wanted=dict(seal_wanted),

@@ -16,13 +16,15 @@ which this site would acknowledge it. The edge adds what needs keys or a clock (
 `future_objection`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from msgspec.structs import replace
 
+from cheops.engine.admission import REFUSED
 from cheops.engine.documents import Message
+from cheops.engine.events import Effects, Notify
 from cheops.log import names
 from cheops.log.causality import Vector, covers
 from cheops.log.operation import Kind, Operation, Origin, Reply, Seal
@@ -121,14 +123,15 @@ def future_objection(document: SignedDocument, now_ms: int, skew_ms: int) -> Obj
 # -- messages --------------------------------------------------------------------------------------------
 
 
-def screened(message: Message, refuse: Callable[[SignedDocument, Objection], None]) -> Message:
-    """A message without the documents that fail the checks; `refuse` gets each of them."""
+def screened(message: Message, peer: str, out: Effects) -> Message:
+    """A message of a peer without the documents that fail the checks. An operator is notified of each of them."""
     bad: dict[int, Objection] = {}
     documents: tuple[SignedDocument, ...] = (*message.ops, *message.replies)
     for document in documents:
         if objection := _objection_within(document, message.resource):
             bad[id(document)] = objection
-            refuse(document, objection)
+            op = document.id if isinstance(document, Operation) else None
+            out.others.append(Notify(message.resource, REFUSED, op, objection.detail, objection.reason, peer))
     return without(message, bad) if bad else message
 
 

@@ -45,7 +45,7 @@ The status of a resource sums up its operations over all sites, as one site know
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from cheops.engine import drift
+from cheops.engine import drift, incarnation
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, contains, covers
@@ -136,7 +136,7 @@ def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> Resour
     counted = replica.sites or ((replica.site,) if replica.applied.unknown else ())
     sites = tuple(_site(replica, site, up) for site in counted)
     unreachable = tuple(site.site for site in sites if not site.reachable)
-    found = drift.found(replica) if with_drift else ""
+    found = incarnation.doubt(replica) or (drift.found(replica) if with_drift else "")
     overall = Overall.DIVERGED if found else _overall(replica, sites)
     return ResourceStatus(replica.resource, overall, unreachable, replica.applied.order_not_enforced, sites, found)
 
@@ -147,7 +147,8 @@ def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
     if waiting_for_refused(replica) or any(replica.peer(peer).differs for peer in replica.targets()):
         return Overall.DIVERGED
     digests = {site.digest for site in sites}
-    done = not any(site.pending for site in sites) and not replica.drafts and "" not in digests
+    unfinished = replica.drafts or incarnation.waiting(replica)
+    done = not any(site.pending for site in sites) and not unfinished and "" not in digests
     if done and len(digests) > 1 and replica.is_synced:
         return Overall.DIVERGED
     if not all(site.reachable for site in sites):

@@ -104,6 +104,7 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
             yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_rules)}"
     replicas = {name: world.nodes[name].replica(resource) for name in oracle.site_list}
     yield from _client_problems(world, resource)
+    yield from _withdrawn_problems(world, resource)
     for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
         yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
@@ -113,10 +114,25 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
             continue
         yield from _replica_problems(world, name, replica, oracle)
     yield from _state_problems(world, resource, oracle)
-    for name in oracle.site_list:
+    # Until a site knew that its disk was replaced, it may have run what its application had. The state at the end counts.
+    for name in sorted(set(oracle.site_list) - world.replaced):
         yield from _run_problems(world, world.nodes[name], resource)
     for name in sorted(oracle.ever_listed.difference(oracle.site_list)):
         yield from _leaver_problems(world, name, resource, oracle)
+
+
+def _withdrawn_problems(world: World, resource: str) -> Iterator[str]:
+    """What was withdrawn is in the log again, or was issued again as the same command."""
+    for (about, id_, _), one in world.withdrawn.items():
+        has_effect = one.op.verdict is not Verdict.VOID and one.op.kind is not Kind.SEAL
+        if about != resource or not has_effect or one.op.verdict is Verdict.SUPERSEDED:
+            continue
+        held = world.decided[resource].get(id_)
+        again = world.decided[resource].get(one.again) if one.again else None
+        if again is None and (held is None or (held.stamp, held.payload) != (one.op.stamp, one.op.payload)):
+            yield f"{id_} was withdrawn, and not issued again"
+        elif again is not None and again.payload != one.op.payload:
+            yield f"{id_} was issued again as something else"
 
 
 def _client_problems(world: World, resource: str) -> Iterator[str]:
@@ -129,6 +145,8 @@ def _client_problems(world: World, resource: str) -> Iterator[str]:
             continue  # a change of the list may be answered a second time, when a copy is deleted
         if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
             continue  # while its site was off the list, the others may have forgotten replies that it never got
+        if (resource, op) in world.given_twice or site in world.replaced:
+            continue  # there were two clients, each with an operation of this name; or two stores that replied
         if len(statuses) > 1:
             yield f"the client of {op} got several final statuses of {site}: {', '.join(statuses)}"
         elif statuses == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
@@ -184,8 +202,9 @@ def _replica_problems(world: World, name: str, replica: Replica, oracle: History
 
 def log_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
     """What is wrong with a site's log, whatever its application has."""
+    replaced = {id_ for resource, id_, _ in world.withdrawn if resource == replica.resource}
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
-        if not contains(replica.history.known, id_):
+        if not contains(replica.history.known, id_) and id_ not in replaced:
             yield f"{name} lost {id_}, which was acknowledged"
     if replica.history.known != oracle.known:
         yield f"{name} knows {_short(replica.history.known)}, not {_short(oracle.known)}"

@@ -110,7 +110,7 @@ _SWITCHES: tuple[dict[str, float], ...] = (
     {"crashes": 0}, {"crash_between_effects": 0}, {"trouble": 0}, {"loss": 0}, {"duplication": 0},
     {"long_delay": 0}, {"partitions": 0}, {"one_way_cuts": 0}, {"clock_jumps": 0}, {"skew_ms": 0},
     {"site_changes": 0}, {"matrix_changes": 0}, {"deletes": 0}, {"forces": 0}, {"bad_command": 0},
-    {"resources": 1}, {"rebirths": 0},
+    {"resources": 1}, {"rebirths": 0}, {"backups": 0}, {"lost_stores": 0},
 )  # fmt: skip
 
 

@@ -6,9 +6,12 @@ A profile says how much of each; the seed of the world says when and where.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cheops.engine import incarnation
 from cheops.engine.events import Submitted
+from cheops.engine.replica import Replica
+from cheops.log.causality import contains
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, Verdict
+from cheops.log.operation import Command, Kind, Operation, Verdict, content_hash
 from cheops.sim.apps import APPS, App
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class Profile:
     matrix_changes: float = 0.02
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
+    backups: int = 0  # an old copy of a site's disk is put back, sometimes with its application's state
+    lost_stores: int = 0  # a site loses its disk, and its application keeps its state
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
@@ -61,6 +66,7 @@ PROFILES = {
         Profile("crashes", crashes=12, crash_between_effects=0.01, trouble=0.1, partitions=1),
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
+        Profile("restored", backups=2, lost_stores=1, crashes=2, partitions=3, site_changes=0.02, matrix_changes=0.01),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
         Profile(
@@ -89,6 +95,11 @@ def schedule(world: "World") -> None:
         world.after(random.randint(0, profile.duration_ms), lambda: _jump(world, random.choice(names)))
     for _ in range(profile.rebirths):
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
+    for _ in range(profile.backups):
+        taken_ms = random.randint(1_000, profile.duration_ms - 1_000)
+        world.after(taken_ms, lambda: _back_up(world, random.choice(names)))
+    for _ in range(profile.lost_stores):
+        world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_store(world, random.choice(names)))
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
 
@@ -218,9 +229,45 @@ def _jump(world: "World", name: str) -> None:
 
 def _lose_disk(world: "World", name: str) -> None:
     """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
+    if _is_replaceable(world, name):
+        world.lose_disk(name)
+
+
+def _lose_store(world: "World", name: str) -> None:
+    if _is_replaceable(world, name):
+        world.lose_store(name)
+
+
+def _back_up(world: "World", name: str) -> None:
+    """Copy the disk of a site, and put the copy back some seconds later."""
+    backup, with_application = world.nodes[name].back_up(), world.random.random() < 0.5
+
+    def restore() -> None:
+        if not world.calm and _is_replaceable(world, name):
+            world.restore_backup(name, backup, with_application=with_application)
+
+    world.after(world.random.randint(500, 5_000), restore)
+
+
+def _is_replaceable(world: "World", name: str) -> bool:
+    """Whether everything that a site has decided is known elsewhere, and nothing waits to be issued again."""
     node = world.nodes[name]
-    if node.site is None or any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
-        return
-    if any((replica := node.replica(resource)) and replica.sites == (name,) for resource in world.decided):
-        return  # nobody else has that resource
-    world.lose_disk(name)
+    if node.site is None:
+        return False
+    others = [other for other in world.nodes.values() if other is not node]
+    for resource in world.decided:
+        own = [d for d in node.disk.of_resource(resource) if isinstance(d, Operation) and d.origin.site == name]
+        replicas = [replica for other in others if (replica := other.replica(resource))]
+        if not all(any(_has(replica, op) for replica in replicas) for op in own if op.verdict is not None):
+            return False
+        replica = node.replica(resource)
+        if replica is None:
+            continue
+        if replica.sites == (name,) or incarnation.waiting(replica) or (replica.withdrawn and replica.drafts):
+            return False  # nobody else has that resource, or what is issued again
+    return True
+
+
+def _has(replica: Replica, op: Operation) -> bool:
+    held = replica.history.ops.get(op.id)
+    return contains(replica.history.known, op.id) and (held is None or content_hash(held) == content_hash(op))
