@@ -152,7 +152,8 @@ def recall(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
 def answer_recall(replica: Replica, peer: str, message: Message, out: Effects, now_ms: int) -> None:
     """Send a peer its own documents beyond those that its store has: proof that the store is an old copy."""
     origin = Origin(peer, message.incarnation)
-    if not replica.peer(peer).may_recall(now_ms):
+    is_asked = message.recall and peer in replica.history.ever_listed
+    if not is_asked or not replica.peer(peer).may_recall(now_ms):
         return
     made, replied = message.known.get(origin, 0), message.known_replies.get(origin, 0)
     ops = [op for op in replica.history.ops.values() if op.origin == origin and op.seq > made]

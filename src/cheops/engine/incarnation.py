@@ -31,6 +31,7 @@ from cheops.engine.documents import (
     Inherited,
     Lineage,
     Message,
+    SiteClock,
     Started,
     Withdrawn,
     key_of,
@@ -56,6 +57,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import MAX_NUMBER, Kind, Operation, OpId, Origin, Stamp, Verdict, content_hash
 
 OLD_COPY, WITHDRAWN, ISSUED_AGAIN = "old-copy", "withdrawn", "issued-again"
+OF_INCARNATIONS = (OLD_COPY, WITHDRAWN, ISSUED_AGAIN)
 _NEVER = Clock(MAX_NUMBER)
 
 
@@ -87,8 +89,8 @@ def proof_in(replica: Replica, message: Message) -> OldCopyProof | None:
             if op.seq > made or op.id in drafts or (held and content_hash(held) != content_hash(op)):
                 return OldCopyProof(f"{op.id} of this site, which its store does not have", op.stamp)
         for one in op.seal.statements if op.seal else ():
-            if one.origin == own and (one.made > made or (op.seal and not covers(known, op.seal.stable))):
-                return OldCopyProof(f"a statement of this site in {op.id}, about operations that its store lacks")
+            if one.origin == own and one.made > made:
+                return OldCopyProof(f"a statement of this site that it has made {one.made} operations, not {made}")
     last = replica.replies.known.get(own, 0)
     for reply in message.replies:
         if reply.origin == own and reply.n > last:
@@ -127,16 +129,17 @@ class Incarnations:
             self._is_finishing, self._lineage = False, Lineage(self._lineage.closed, unfinished=False)
             out.documents[key_of(self._lineage)] = self._lineage
 
-    def close(self, resource: str, event: StoreOutdated, clock: Clock, out: Effects) -> Clock:
+    def close(self, resource: str, event: StoreOutdated, clock: Clock, out: Effects) -> None:
         """Make nothing any more under this incarnation. What becomes of what it made is decided when resources are
-        loaded. Returns the clock that the site goes on with."""
+        loaded; the clock goes on from there."""
         self.is_closed = True
         after = min(self._started, event.after) if event.old_copy else event.after
         closed = ClosedIncarnation(self._origin.incarnation, after, event.why)
         self._lineage = Lineage((*self._lineage.closed, closed))
         out.documents[key_of(self._lineage)] = self._lineage
+        later = SiteClock(min(clock, after))
+        out.documents[key_of(later)] = later
         out.others += [Notify(resource, OLD_COPY, None, event.why), Restart(event.why)]
-        return min(clock, after)
 
     @staticmethod
     def answers(event: Event) -> list[Effect]:

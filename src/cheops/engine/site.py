@@ -166,8 +166,7 @@ class Site:
         self._wake_some(out)
 
     def _on_store_outdated(self, event: StoreOutdated, out: Effects) -> None:
-        self.clock = self._incarnations.close("", event, self.clock, out)
-        self._save_clock(out)
+        self._incarnations.close("", event, self.clock, out)
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone - event.sites
@@ -264,6 +263,8 @@ class Site:
                 self._submit(replica, event, out)
             case Received():
                 self._receive(replica, event.peer, event.message, out)
+                if self._incarnations.is_closed:
+                    return
             case Ran():
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
             case Queried():
@@ -362,7 +363,7 @@ class Site:
             replica.set_type(self.settings.type_named(op.rtype))
 
     def _complete_step(self, replica: Replica, out: Effects) -> None:
-        """End a step of a resource: report to clients, forget, send, and note what is left to do."""
+        """Report to clients, forget, send, and note what is left to do."""
         if replica.clients:
             replica.clients.report_sites(replica, out)  # first: the next line may forget their operations
         retention.prune(replica, out)
@@ -446,8 +447,7 @@ class Site:
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         message = screened(message, peer, out)
         if proof := incarnation.proof_in(replica, message):
-            self.clock = self._incarnations.close(replica.resource, proof.by(peer), self.clock, out)
-            self._save_clock(out)
+            self._incarnations.close(replica.resource, proof.by(peer), self.clock, out)
             return
         if incarnation.is_claimed(replica, message):
             exchange.recall(replica, peer, out, self._now_ms)
@@ -473,18 +473,14 @@ class Site:
             contents.note_summary(replica, replica.peer(peer), message)
         statements.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
-        if message.seal_wanted:
-            statements.answer(replica, peer, message, out)
+        statements.answer(replica, peer, message, out)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
         elif message.ops or message.replies:
             replica.outbox.acknowledge_later(peer)  # one acknowledgement per tick, however many messages come
-        if message.recall:
-            exchange.answer_recall(replica, peer, message, out, self._now_ms)
-        if message.wanted:
-            matrices = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
-            if matrices:
-                exchange.send_matrices(replica, peer, matrices, out)
+        exchange.answer_recall(replica, peer, message, out, self._now_ms)
+        if matrices := tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices):
+            exchange.send_matrices(replica, peer, matrices, out)
         self._catch_up(replica, peer, out)
 
     def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:

@@ -114,7 +114,7 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
             continue
         yield from _replica_problems(world, name, replica, oracle)
     yield from _state_problems(world, resource, oracle)
-    # Until a site knew that its disk was replaced, it may have run what its application had. The state at the end counts.
+    # A site whose disk was replaced may have run what its application had: there, the state at the end counts.
     for name in sorted(set(oracle.site_list) - world.replaced):
         yield from _run_problems(world, world.nodes[name], resource)
     for name in sorted(oracle.ever_listed.difference(oracle.site_list)):

@@ -12,7 +12,8 @@ from cheops.engine.site import Site
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin
-from cheops.peers.watermark import StoreStarts, Watermark
+from cheops.peers.heartbeat import Watermark
+from cheops.peers.watermark import StoreStarts
 from cheops.sim.apps import App, RefusedError, State
 
 
@@ -89,6 +90,7 @@ class Node:
         """A new, empty disk and a new incarnation."""
         self.disk = Disk()
         self.new_incarnation()
+        self.disk.starts = StoreStarts(f"{self.name}/{self.births}".encode())
 
     def new_incarnation(self) -> None:
         self.births += 1
@@ -132,11 +134,11 @@ class Node:
 
     def mark(self) -> Watermark:
         clock = self.site.clock if self.site else Clock()
-        return self.disk.starts.mark(self.disk.incarnation, self.disk.saved, clock)
+        return self.disk.starts.mark(self.disk.saved, clock)
 
     def has_lost(self, mark: Watermark) -> bool:
         """Whether its store was beyond what it is now."""
-        return mark.incarnation == self.disk.incarnation and self.disk.starts.is_later(mark, self.disk.saved)
+        return self.disk.starts.is_later(mark, self.disk.saved)
 
     def crash(self) -> None:
         self.disk.crash()

@@ -34,7 +34,7 @@ from cheops.engine.events import (
 from cheops.engine.settings import Limits, ResourceType, Settings
 from cheops.log.operation import Operation, OpId, Reply, Status, content_hash, precedence
 from cheops.log.policy import Policy, SiteGroup
-from cheops.peers.watermark import Watermark
+from cheops.peers.heartbeat import Watermark
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Backup, Node
 from cheops.sim.workload import Profile
