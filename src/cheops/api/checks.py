@@ -14,6 +14,9 @@ from pathlib import Path
 from msgspec import structs
 
 from cheops import __version__
+from cheops.api.check_results import DOCUMENT as DOCUMENT  # noqa: PLC0414 - for those who look for it here
+from cheops.api.check_results import check as _check
+from cheops.api.fault_checks import fault_checks, incarnation_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.views.status import blocked_sentence, clock_is_wrong, type_differences
 from cheops.backends.protocol import Finding
@@ -37,7 +40,6 @@ from cheops.peers.views import SiteView
 from cheops.security.refusals import AGAINST_POLICY, Refused
 from cheops.text import in_words, listed, printable, shortened
 
-DOCUMENT = "docs/troubleshooting.md"
 SECURITY_DOCUMENT = "docs/security.md"
 _LITTLE_BYTES = 64 * 1024 * 1024  # of free space, below which there is a warning
 _CONNECT_S = 2.0
@@ -59,6 +61,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *(_clock(peer) for peer in peers if peer.clock),
         *(check for peer in peers for check in _same_types(node, peer)),
         *fault_checks(node),
+        *incarnation_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
@@ -71,14 +74,6 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     ]
     results.sort(key=lambda check: CHECK_GROUPS.index(check.group))  # a backend reports in the group where readers look
     return Checks(site=node.name, ok=all(check.ok for check in results), checks=tuple(results))
-
-
-def _check(group: str, name: str, detail: str, hint: str = "", level: Level | None = None) -> Check:
-    """Passes without a hint, since there is nothing to do; with one it fails, unless `level` says otherwise."""
-    level = level or (Level.FAILED if hint else Level.OK)
-    ok = level is not Level.FAILED
-    anchor = f"{DOCUMENT}#{group}"
-    return Check(group=group, name=name, level=level, ok=ok, detail=detail, hint=hint, anchor=anchor)
 
 
 def _configuration(node: Node) -> Iterator[Check]:
@@ -453,21 +448,6 @@ _HINTS = {
 }
 
 
-def fault_checks(node: Node) -> Iterator[Check]:
-    """Bugs of this agent, and proof that a site is in the wrong hands."""
-    if node.faults.count:
-        hint = "this is a bug in Cheops: report it with the agent's log"
-        name = f"{node.faults.count} events failed because of a fault in this agent"
-        yield _check("store", name, node.faults.last, hint)
-    for one in node.alarms.open(node.mesh.member_of)[:_MAX_HELD]:
-        name = f"{printable(one.by)} misbehaves ({one.what}) on '{printable(shortened(one.resource))}'"
-        hint = (
-            f"if its keys are in the wrong hands: 'cheops site forget {one.by} --force', or new keys with "
-            f"'cheops site invite {one.by} --again'. Either ends this alarm"
-        )
-        yield _check("security", name, one.detail, hint)
-
-
 def trust_checks(node: Node) -> Iterator[Check]:
     if node.verifier is None:
         return
@@ -484,7 +464,7 @@ def trust_checks(node: Node) -> Iterator[Check]:
 
 
 def _ahead(one: Refused) -> Check:
-    hint = "synchronize all clocks with NTP; the operations are accepted once our clock has caught up"
+    hint = f"synchronize all clocks with NTP; then 'cheops clock --cure' at {one.who} has them accepted at once"
     return _check("clocks", f"timestamps of {one.who} are in the future", one.detail, hint)
 
 

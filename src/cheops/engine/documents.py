@@ -179,6 +179,7 @@ class ClosedIncarnation(Struct, frozen=True, array_like=True):
     incarnation: Incarnation
     after: Clock  # its operations that are stamped later are withdrawn
     why: str
+    at_ms: Number = 0  # when it was closed
 
 
 class Lineage(DocumentBase, frozen=True, tag="lineage"):

@@ -129,12 +129,16 @@ class Incarnations:
             self._is_finishing, self._lineage = False, Lineage(self._lineage.closed, unfinished=False)
             out.documents[key_of(self._lineage)] = self._lineage
 
-    def close(self, resource: str, event: StoreOutdated, clock: Clock, out: Effects) -> None:
+    @property
+    def closed(self) -> tuple[ClosedIncarnation, ...]:
+        return self._lineage.closed
+
+    def close(self, resource: str, event: StoreOutdated, clock: Clock, now_ms: int, out: Effects) -> None:
         """Make nothing any more under this incarnation. What becomes of what it made is decided when resources are
         loaded; the clock goes on from there."""
         self.is_closed = True
         after = min(self._started, event.after) if event.old_copy else event.after
-        closed = ClosedIncarnation(self._origin.incarnation, after, event.why)
+        closed = ClosedIncarnation(self._origin.incarnation, after, event.why, now_ms)
         self._lineage = Lineage((*self._lineage.closed, closed))
         out.documents[key_of(self._lineage)] = self._lineage
         later = SiteClock(min(clock, after))

@@ -29,7 +29,7 @@ from cheops.log import names
 from cheops.log.causality import Vector, covers
 from cheops.log.operation import Kind, Operation, Origin, Reply, Seal
 from cheops.log.seals import without_statement
-from cheops.text import in_words, is_invisible, printable, shortened
+from cheops.text import duration_text, in_words, is_invisible, printable, shortened
 
 BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "future stamp", "stamp of another site"
 UNPROVEN_SEAL = "unproven seal"
@@ -115,9 +115,15 @@ def future_objection(document: SignedDocument, now_ms: int, skew_ms: int) -> Obj
     if ahead_ms <= skew_ms:
         return None
     detail = (
-        f"it is stamped {ahead_ms / 1000:,.0f} s ahead of our clock, and security.clock_skew is {skew_ms / 1000:g} s"
+        f"the clock of {document.origin.site} was {duration_text(ahead_ms)} ahead of ours when it made "
+        f"{_name(document)}, and security.clock_skew is {skew_ms / 1000:g} s; if it is right now, run 'cheops clock "
+        "--cure' there"
     )
     return Objection(FUTURE_STAMP, detail, later=ahead_ms < TOO_FAR_MS)
+
+
+def _name(document: SignedDocument) -> str:
+    return str(document.id) if isinstance(document, Operation) else f"reply {document.n}"
 
 
 # -- messages --------------------------------------------------------------------------------------------

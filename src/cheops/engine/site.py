@@ -71,7 +71,7 @@ class Site:
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone: set[str] = set()  # sites that were removed for good
         self._seen: dict[str, str] = {}  # every peer's last incarnation
-        self._incarnations = Incarnations(origin)
+        self.incarnations = Incarnations(origin)
         self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
         self._active: set[str] = set()  # resources with something left to do or to send
         self._parked: dict[str, set[str]] = {}  # resources that wait, and for which sites; may be unloaded
@@ -99,8 +99,8 @@ class Site:
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle an event. The driver carries out the effects in their order."""
         self._now_ms = now_ms
-        if self._incarnations.is_closed:
-            return self._incarnations.answers(event)
+        if self.incarnations.is_closed:
+            return self.incarnations.answers(event)
         handler = self._handlers.get(type(event))
         if handler is None:
             return self._dispatch(event).all()
@@ -125,7 +125,7 @@ class Site:
 
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
-        self._incarnations.recover(event, out)
+        self.incarnations.recover(event, out)
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
         self._seen.update(event.peers)  # replicas share it
         self._backlog |= dict.fromkeys(event.unsynced)
@@ -162,11 +162,11 @@ class Site:
 
     def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
         self._backlog |= dict.fromkeys(event.resources)
-        self._incarnations.note_enumerated(event.peer)
+        self.incarnations.note_enumerated(event.peer)
         self._wake_some(out)
 
     def _on_store_outdated(self, event: StoreOutdated, out: Effects) -> None:
-        self._incarnations.close("", event, self.clock, out)
+        self.incarnations.close("", event, self.clock, self._now_ms, out)
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone - event.sites
@@ -197,7 +197,7 @@ class Site:
         self._backlog |= {name: None for name, timer in self._faulty.items() if timer.is_due(self._now_ms)}
         self._wake_some(out)
         if not self._backlog and not self._loading:
-            self._incarnations.finish(out)
+            self.incarnations.finish(out)
         for replica in list(self._active_replicas()):
             out.merge(self._guarded(replica, partial(self._work_on, replica)))
         self._unload_idle(out)
@@ -263,7 +263,7 @@ class Site:
                 self._submit(replica, event, out)
             case Received():
                 self._receive(replica, event.peer, event.message, out)
-                if self._incarnations.is_closed:
+                if self.incarnations.is_closed:
                     return
             case Ran():
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
@@ -301,7 +301,7 @@ class Site:
             out.merge(self._guarded(replica, partial(self._begin, replica)))
 
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
-        documents = self._incarnations.withdraw(event, out)
+        documents = self.incarnations.withdraw(event, out)
         started = replica.load(documents)
         self._learn_type(replica)
         if documents is not event.documents:
@@ -447,7 +447,7 @@ class Site:
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         message = screened(message, peer, out)
         if proof := incarnation.proof_in(replica, message):
-            self._incarnations.close(replica.resource, proof.by(peer), self.clock, out)
+            self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
             return
         if incarnation.is_claimed(replica, message):
             exchange.recall(replica, peer, out, self._now_ms)

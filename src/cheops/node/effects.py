@@ -9,7 +9,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -59,7 +58,6 @@ class EffectExecutor:
             self._node.refusal_log.document(effect.what, effect.by, str(effect.op), effect.resource, effect.detail)
         elif effect.what in OF_INCARNATIONS:
             _log.warning("%s", about)
-            self._node.alarms.add(replace(effect, by=self._node.name), time.time_ns() // 1_000_000)
         self._node.notifier.report(effect)
 
     def restart(self, effect: Restart) -> None:

@@ -330,6 +330,8 @@ class Node:
                     self._start_job(self._save_mesh())  # a revocation that came by gossip must survive a crash
                 if not self.alarms.is_saved:
                     self._start_job(self._save_alarms(self.alarms.note()))
+                if self.verifier:
+                    self.clock_check.cure_if_due(self.pump)
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
