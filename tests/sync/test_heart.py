@@ -43,7 +43,7 @@ class _Asking:
 
 
 def marks() -> Watermarks:
-    return Watermarks(StoreStarts(b"key").with_start("tag", 0), lambda: (0, Clock()), lambda _peer, _mark: None)
+    return Watermarks(StoreStarts(b"key").with_start("tag", 0, "1"), lambda: (0, Clock()), lambda _peer, _mark: None)
 
 
 def test_an_answer_may_come_in_pieces() -> None:

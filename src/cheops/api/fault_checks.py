@@ -31,7 +31,8 @@ def fault_checks(node: Node) -> Iterator[Check]:
 def incarnation_checks(node: Node) -> Iterator[Check]:
     """That the store was an old copy, or its stamps were wrong; and what still waits to be issued again."""
     now_ms = time.time() * 1000
-    for closed in node.pump.site.incarnations.closed:
+    # Of several that were closed at once, one line: the reason is the same.
+    for closed in {one.at_ms: one for one in node.pump.site.incarnations.closed}.values():
         if now_ms - closed.at_ms < _SHOWN_MS:
             name = "this site has begun a new incarnation of its store"
             hint = "'cheops log ID' shows what was issued again; docs/production.md#backup explains it"

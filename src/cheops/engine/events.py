@@ -178,6 +178,7 @@ class StoreOutdated:
     why: str
     after: Clock
     old_copy: bool = True  # everything since this process started was made after the copy was put back
+    later: str = ""  # the incarnation that the store had later, which proves it; it proves nothing once more
 
 
 @dataclass(frozen=True, slots=True)

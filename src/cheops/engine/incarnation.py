@@ -140,6 +140,9 @@ class Incarnations:
         after = min(self._started, event.after) if event.old_copy else event.after
         closed = ClosedIncarnation(self._origin.incarnation, after, event.why, now_ms)
         self._lineage = Lineage((*self._lineage.closed, closed))
+        if event.later and not self._lineage.closes(event.later):
+            lost = ClosedIncarnation(event.later, _NEVER, event.why, now_ms)
+            self._lineage = Lineage((*self._lineage.closed[:-1], lost, closed))
         out.documents[key_of(self._lineage)] = self._lineage
         later = SiteClock(min(clock, after))
         out.documents[key_of(later)] = later
@@ -289,12 +292,15 @@ def sites_to_hear(replica: Replica) -> set[str]:
 
 
 def unheard(replica: Replica) -> Iterator[str]:
-    """Those of them that have not said it yet, or have more than is here; none if nothing waits for it."""
+    """Those of them that have not said it yet, or have operations of this site that are not here; none if nothing waits
+    for it."""
     if not replica.withdrawn or not waiting(replica):
         return
     for site in sorted(sites_to_hear(replica)):
         view = replica.peers.get(site)
-        if view is None or view.is_unknown or not view.incarnation or not covers(replica.history.known, view.known):
+        is_heard = view is not None and not view.is_unknown and bool(view.incarnation)
+        ours = {one: n for one, n in view.known.items() if one.site == replica.site} if view else {}
+        if not is_heard or not covers(replica.history.known, ours):
             yield site
 
 

@@ -478,7 +478,7 @@ class Node:
 
     def _note_old_copy(self, peer: str, mark: Watermark) -> None:
         why = f"the store of this site is an old copy: {peer} has seen a later state of it"
-        self.pump.post(StoreOutdated(why, mark.clock))
+        self.pump.post(StoreOutdated(why, mark.clock, later=mark.incarnation))
 
     def _report_peer_event(self, event: PeerEvent) -> None:
         self._snapshot = None

@@ -18,19 +18,20 @@ def open_store(path: Path, site: str) -> tuple[Store, StoreStarts]:
     """Open the store of a site; blocks. Raises StoreError."""
     store = SQLiteStore(path, site)
     try:
-        if store.recovered().lineage.closes(store.incarnation):
+        lineage = store.recovered().lineage
+        if lineage.closes(store.incarnation):
             store.begin_incarnation()
-        starts = _with_this_start(store)
+        starts = _with_this_start(store, [one.incarnation for one in lineage.closed])
     except BaseException:
         store.close()
         raise
     return store, starts
 
 
-def _with_this_start(store: Store) -> StoreStarts:
+def _with_this_start(store: Store, closed: list[str]) -> StoreStarts:
     note = store.note(NOTE)
     before = msgspec.convert(note, StoreStarts) if note else StoreStarts(secrets.token_bytes(_KEY_BYTES))
-    starts = before.with_start(secrets.token_hex(6), store.last_seq())
+    starts = before.with_start(secrets.token_hex(6), store.last_seq(), store.incarnation, closed)
     # Durable before anything is announced: otherwise a crash would look like an old copy.
     store.put_note(NOTE, msgspec.to_builtins(starts))
     return starts

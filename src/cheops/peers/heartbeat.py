@@ -101,6 +101,7 @@ class MembershipRecord(msgspec.Struct, frozen=True, array_like=True):
 class Watermark(msgspec.Struct, frozen=True, array_like=True):
     """How far a site's store had come, at one moment of one start of its agent: see watermark.py."""
 
+    incarnation: Incarnation
     start: Number  # the number of the start of the agent on this store
     tag: Annotated[str, Meta(max_length=64)]  # a random text, which distinguishes two starts of one number
     n: Number  # the last number in the store's feed

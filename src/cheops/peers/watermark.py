@@ -10,7 +10,7 @@ need not understand one. A new, empty store has another key, and takes no notice
 """
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from cheops.bounded import BoundedMap
 from cheops.log.causality import Clock
-from cheops.log.operation import Name, Number
+from cheops.log.operation import MAX_NAME_CHARACTERS, Name, Number
 from cheops.peers.heartbeat import Heartbeat, Watermark
 
 NOTE, KEPT_NOTE = "starts", "watermarks"
@@ -36,22 +36,27 @@ class StoreStarts(Struct, frozen=True):
     """The starts of the agent on one store, the last ones of them. The last is the present one."""
 
     key: bytes = b""
+    incarnation: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] = ""  # of the present start
+    closed: tuple[str, ...] = ()  # earlier incarnations, whose marks prove nothing any more
     first: Number = 1  # the number of the first in the list
     starts: Annotated[tuple[Start, ...], Meta(max_length=_MOST_STARTS)] = ()
 
-    def with_start(self, tag: str, n: int) -> "StoreStarts":
+    def with_start(self, tag: str, n: int, incarnation: str, closed: Iterable[str] = ()) -> "StoreStarts":
         starts = (*self.starts, Start(tag, n))
         dropped = max(0, len(starts) - _MOST_STARTS)
-        return StoreStarts(self.key, self.first + dropped, starts[dropped:])
+        return StoreStarts(self.key, incarnation, tuple(closed), self.first + dropped, starts[dropped:])
 
     def mark(self, n: int, clock: Clock) -> Watermark:
         """The mark of the present start."""
-        return self._coded(Watermark(self.first + len(self.starts) - 1, self.starts[-1].tag, n, clock))
+        start = self.first + len(self.starts) - 1
+        return self._coded(Watermark(self.incarnation, start, self.starts[-1].tag, n, clock))
 
     def is_later(self, mark: Watermark, n: int) -> bool:
         """Whether a mark is of this store, and shows more than it has come to; `n` is its last number."""
         place = mark.start - self.first
-        if place < 0 or not hmac.compare_digest(self._coded(mark).code, mark.code):
+        if place < 0 or mark.incarnation in self.closed:
+            return False
+        if not hmac.compare_digest(self._coded(mark).code, mark.code):
             return False
         if place >= len(self.starts) or self.starts[place].tag != mark.tag:
             return True
@@ -59,7 +64,7 @@ class StoreStarts(Struct, frozen=True):
         return mark.n > end
 
     def _coded(self, mark: Watermark) -> Watermark:
-        content = msgspec.json.encode((mark.start, mark.tag, mark.n, mark.clock))
+        content = msgspec.json.encode((mark.incarnation, mark.start, mark.tag, mark.n, mark.clock))
         return msgspec.structs.replace(mark, code=hmac.digest(self.key, content, sha256))
 
 

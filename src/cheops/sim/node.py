@@ -120,7 +120,9 @@ class Node:
         if lineage.closes(self.disk.incarnation):
             self.new_incarnation()
         self._starts += 1
-        self.disk.starts = self.disk.starts.with_start(str(self._starts), self.disk.saved)
+        closed = [one.incarnation for one in lineage.closed]
+        start = (str(self._starts), self.disk.saved, self.disk.incarnation, closed)
+        self.disk.starts = self.disk.starts.with_start(*start)
         self.site = Site(self.origin, self.settings)
         clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())
         matrices = tuple(d for d in durable if isinstance(d, Matrix))

@@ -11,7 +11,7 @@ from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, Operation, Verdict, content_hash
+from cheops.log.operation import Command, Kind, Operation, content_hash
 from cheops.sim.apps import APPS, App
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Profile:
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
     backups: int = 0  # an old copy of a site's disk is put back, sometimes with its application's state
+    wrong_clocks: int = 0  # a clock is an hour ahead for seconds; sites refuse what is stamped in the future
     lost_stores: int = 0  # a site loses its disk, and its application keeps its state
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
@@ -67,6 +68,8 @@ PROFILES = {
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("restored", backups=2, lost_stores=1, crashes=2, partitions=3, site_changes=0.02, matrix_changes=0.01),
+        Profile("lost", lost_stores=3, operations=25, crashes=1, partitions=1, deletes=0, forces=0, matrix_changes=0),
+        Profile("clocks", wrong_clocks=2, crashes=2, partitions=3, site_changes=0.02, matrix_changes=0.01),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
         Profile(
@@ -77,6 +80,9 @@ PROFILES = {
         Profile("http", http=True, operations=60, deletes=0.06, crashes=3, crash_between_effects=0.001),
     )
 }  # fmt: skip
+
+
+_HOUR_MS = 3_600_000
 
 
 def schedule(world: "World") -> None:
@@ -95,13 +101,23 @@ def schedule(world: "World") -> None:
         world.after(random.randint(0, profile.duration_ms), lambda: _jump(world, random.choice(names)))
     for _ in range(profile.rebirths):
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
+    _schedule_replacements(world, names)
+    for node in world.nodes.values():
+        node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
+
+
+def _schedule_replacements(world: "World", names: list[str]) -> None:
+    """Stores that are replaced or lost, and clocks that are wrong for long."""
+    random, profile = world.random, world.profile
     for _ in range(profile.backups):
         taken_ms = random.randint(1_000, profile.duration_ms - 1_000)
         world.after(taken_ms, lambda: _back_up(world, random.choice(names)))
     for _ in range(profile.lost_stores):
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_store(world, random.choice(names)))
-    for node in world.nodes.values():
-        node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
+    # Always the same site: two that are wrong together accept what the other one makes, and nobody can take that back.
+    wrong = random.choice(names) if profile.wrong_clocks else ""
+    for _ in range(profile.wrong_clocks):
+        world.after(random.randint(1_000, profile.duration_ms), lambda: _set_wrong(world, wrong))
 
 
 def _schedule_operations(world: "World") -> None:
@@ -165,9 +181,7 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
 
 def _last_list(world: "World", resource: _Resource) -> tuple[str, ...]:
     """The newest list of sites that was ever decided, though not every site may know it yet."""
-    lists = [op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK]
-    newest = max(lists, key=lambda op: op.stamp, default=None)
-    return newest.sites if newest and newest.sites else resource.first
+    return (world.last_sites(resource.name) if resource.name in world.decided else ()) or resource.first
 
 
 def reset_line(app: App) -> str:
@@ -225,6 +239,19 @@ def _jump(world: "World", name: str) -> None:
     by_ms = world.random.randint(-world.profile.skew_ms, world.profile.skew_ms)
     world.nodes[name].skew_ms += by_ms
     world.inject("clock jump", f"the clock of {name} jumps by {by_ms} ms")
+
+
+def _set_wrong(world: "World", name: str) -> None:
+    """The clock of a site is an hour ahead for a while, and then put right."""
+    node = world.nodes[name]
+    node.skew_ms += _HOUR_MS
+    world.inject("clock wrong for long", f"the clock of {name} is an hour ahead")
+
+    def put_right() -> None:
+        node.skew_ms -= _HOUR_MS
+        world.record(f"the clock of {name} is right again")
+
+    world.after(world.random.randint(500, 4_000), put_right)
 
 
 def _lose_disk(world: "World", name: str) -> None:

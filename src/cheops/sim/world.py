@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
-from cheops.engine.documents import Withdrawn
+from cheops.engine.documents import Message, Withdrawn
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -31,8 +31,10 @@ from cheops.engine.events import (
     StoreOutdated,
     Tick,
 )
+from cheops.engine.intake import future_objection, without
 from cheops.engine.settings import Limits, ResourceType, Settings
-from cheops.log.operation import Operation, OpId, Reply, Status, content_hash, precedence
+from cheops.log.causality import Clock
+from cheops.log.operation import Operation, OpId, Reply, Status, Verdict, content_hash, precedence
 from cheops.log.policy import Policy, SiteGroup
 from cheops.peers.heartbeat import Watermark
 from cheops.sim.apps import APPS, App
@@ -41,6 +43,7 @@ from cheops.sim.workload import Profile
 
 _TICK_MS = 100  # as often as the agent
 _HEARTBEAT_MS = 250
+_CLOCK_SKEW_MS = 30_000  # more than the clocks of sites differ, except where one is wrong for long
 
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
@@ -200,13 +203,19 @@ class World:
             self._up[name, other] = now
             self.deliver(name, PeerUp(other, now) if now else PeerDown(other))
 
+    def last_sites(self, resource: str) -> tuple[str, ...]:
+        """The newest list of sites that was ever decided."""
+        lists = [op for op in self.decided[resource].values() if op.sites and op.verdict is Verdict.OK]
+        newest = max(lists, key=lambda op: op.stamp, default=None)
+        return (newest.sites or ()) if newest else ()
+
     def _return_mark(self, name: str, other: Node) -> None:
         """A site tells another one with each heartbeat what it last heard of its store (cheops.peers.watermark)."""
         mark = self.marks.get((name, other.name))
         if mark is not None and other.site is not None and other.has_lost(mark):
             self.inject("old copy seen by a heartbeat")
             why = f"the store of this site is an old copy: {name} has seen a later one"
-            self.deliver(other.name, StoreOutdated(why, mark.clock))
+            self.deliver(other.name, StoreOutdated(why, mark.clock, later=mark.incarnation))
         if other.site is not None:
             self.marks[name, other.name] = other.mark()
 
@@ -372,7 +381,25 @@ class World:
     def _arrive(self, sender: str, send: Send) -> None:
         if not self.is_cut(sender, send.peer):
             self.recipients.setdefault(send.message.resource, set()).add(send.peer)
-            self.deliver(send.peer, Received(sender, send.message))
+            message = self._without_future(send.peer, send.message) if self.profile.wrong_clocks else send.message
+            self.deliver(send.peer, Received(sender, message))
+
+    def _without_future(self, receiver: str, message: Message) -> Message:
+        """As agents do where sites have identities: what is stamped far ahead is refused."""
+        now_ms = self.nodes[receiver].now_ms(self.now_ms)
+        objections = {id(op): future_objection(op, now_ms, _CLOCK_SKEW_MS) for op in message.ops}
+        bad = {id_: objection for id_, objection in objections.items() if objection}
+        self.injected["operation of the future refused"] += len(bad)
+        return without(message, bad) if bad else message
+
+    def cure_clocks(self) -> None:
+        """Act as the operator, or the agent: a site whose stamps are ahead begins a new incarnation."""
+        for name, node in self.nodes.items():
+            right_ms = node.now_ms(self.now_ms)
+            if self.profile.wrong_clocks and node.site and node.site.clock.time_ms > right_ms + _CLOCK_SKEW_MS:
+                self.inject("wrong stamps cured")
+                self.replaced.add(name)
+                self.deliver(name, StoreOutdated("its clock was wrong", Clock(right_ms), old_copy=False))
 
     # -- the operator --------------------------------------------------------------------------------
 
