@@ -105,7 +105,9 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
     replicas = {name: world.nodes[name].replica(resource) for name in oracle.site_list}
     yield from _client_problems(world, resource)
     yield from _withdrawn_problems(world, resource)
-    for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
+    listed = ever_listed_sites(world.decided[resource])
+    listed |= {site for key, one in world.withdrawn.items() if key[0] == resource for site in one.op.sites or ()}
+    for name in sorted(world.recipients.get(resource, set()) - listed):
         yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
         replica = replicas[name]
