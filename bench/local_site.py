@@ -30,6 +30,7 @@ from cheops.engine.events import (
     PeerUp,
     Ran,
     Received,
+    Restart,
     Result,
     Run,
     Save,
@@ -112,6 +113,9 @@ class LocalSite:
     def send(self, effect: Send) -> None: ...
 
     def notify(self, effect: Notify) -> None: ...
+
+    def restart(self, effect: Restart) -> None:
+        raise RuntimeError(effect.why)
 
     def fault(self, effect: Fault) -> None:
         raise effect.error

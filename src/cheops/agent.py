@@ -35,10 +35,21 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
     """Serve until SIGTERM or SIGINT. `started` is called once the agent answers requests."""
     if not config.security.is_specified:
         raise CheopsError(f"{config.source}: {MISSING_SECURITY}")
-    uvloop.run(_serve(config, started))
+    uvloop.run(_serve_all(config, started))
 
 
-async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
+async def _serve_all(config: SiteConfig, started: Callable[[], None]) -> None:
+    """Start again, in this process, when the site must begin a new incarnation."""
+    while await _serve(config, started):
+        started = _do_nothing
+
+
+def _do_nothing() -> None:
+    """It has started before."""
+
+
+async def _serve(config: SiteConfig, started: Callable[[], None]) -> bool:
+    """Returns whether the site is to be started again."""
     asyncio.get_running_loop().set_exception_handler(_report_loop_error)
     listening, gateway_sockets = _listen(config), ListenerSockets({})
     try:
@@ -74,9 +85,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     started()
     failed = asyncio.create_task(node.failed())
     try:
-        signalled = asyncio.create_task(stopping.wait())
-        await asyncio.wait({signalled, failed, *servers.tasks}, return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
+        await _first_of(stopping, node.must_restart, failed, *servers.tasks)
     finally:
         broken = failed.result() if failed.done() else None
         failed.cancel()
@@ -89,6 +98,14 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         await node.stop()
     if broken:
         raise CheopsError(f"the agent of {config.name} stopped: {broken}")
+    return node.must_restart.is_set() and not stopping.is_set()
+
+
+async def _first_of(stopping: asyncio.Event, again: asyncio.Event, *tasks: asyncio.Task[Any]) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (stopping, again)]
+    await asyncio.wait({*waits, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 def _handle_signals(node: Node) -> asyncio.Event:

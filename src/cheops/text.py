@@ -70,3 +70,11 @@ def in_words(names: Iterable[str]) -> str:
 
 def is_or_are(names: Iterable[str]) -> str:
     return "is" if len(tuple(names)) == 1 else "are"
+
+
+def duration_text(duration_ms: float) -> str:
+    """`45 s`, `58 min`, `3.5 h`: as exact as a reader needs."""
+    seconds = abs(duration_ms) / 1000
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} h"

@@ -242,6 +242,9 @@ def test_nobody_else_makes_operations_of_this_site() -> None:
     first = next(op for op in history.ops.values() if op.sites)
     forged = replace(first, seq=2, deps={own: 1}, sites=None, stamp=Stamp(lab.now_ms, 9, own), payload=Command("set 9"))
     send(lab, "a", forged)
+    run(lab, 3)
+    # Who has its key can make it believe that its store is an old copy, and nothing else.
+    assert lab.nodes["a"].origin != own
     assert lab.at("a", "n").history.known[own] == 1
     lab.submit("a", "n", "inc 1")
     run(lab, 3)

@@ -16,6 +16,7 @@ from cheops.engine.events import (
     Outcome,
     Ran,
     Received,
+    Restart,
     Result,
     Run,
     Save,
@@ -54,6 +55,9 @@ class Recorder:
         self.answers.append(effect)
 
     def notify(self, effect: Notify) -> None:
+        pass
+
+    def restart(self, effect: Restart) -> None:
         pass
 
     def fault(self, effect: Fault) -> None:

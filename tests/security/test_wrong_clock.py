@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +62,41 @@ def test_check_says_whose_clock_is_wrong(rig: Rig) -> None:
     until(lambda: "clock of this site is wrong" in wrong("site3"), "for site3 to know")
     for name in ("site1", "site2"):
         until(lambda name=name: wrong(name) == ["clock of site3 differs from ours"], "for it to be measured")  # type: ignore[misc]
+
+
+def test_the_operator_cures_what_a_wrong_clock_has_stamped(tmp_path: Path) -> None:
+    """Of two sites nobody can tell whose clock is right, and one that is alone has nobody to compare with."""
+    library = _library()
+    rig = Rig(tmp_path / "rig", TYPES, ("site1", "site2"), secure=True)
+    try:
+        rig.start()
+        rig.exec("site2", "n", "inc", ADD, **TALLY)
+        for name in rig.names:
+            rig.stop(name)
+        faked = {"LD_PRELOAD": library, "FAKETIME": "+3600", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        _start_with(rig, "site2", faked)
+        until(lambda: rig._answers("site2"), "for site2 to start")
+        assert rig.exec_here("site2", "n", "inc", ADD)["Status"] == "OK"
+        wrong = rig.side_processes.pop()
+        wrong.terminate()
+        wrong.wait()
+        rig.start()
+        all_up(rig)
+        refused = until(lambda: _clock(rig, "site1").get("refused"), "for site1 to refuse it")
+        assert "the clock of site2 was 60 min ahead of ours when it made site2:2" in refused[0]["detail"]
+        assert _clock(rig, "site2")["is_held_back"]
+        rig.request("site2", "POST", "/api/v1/clock/cure")
+        until(lambda: [tally(rig, name, "n") for name in rig.names] == [2, 2], "for both sites to have both")
+        until(lambda: _clock(rig, "site2").get("is_held_back") is False, "for the stamps to be right")
+        assert rig.exec("site2", "n", "inc", ADD, **TALLY)[0]["Status"] == "OK"
+        until(lambda: [tally(rig, name, "n") for name in rig.names] == [3, 3], "for site1 to take the next one")
+    finally:
+        rig.close()
+
+
+def _clock(rig: Rig, name: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(rig.request(name, "GET", "/api/v1/clock"))
+    except (OSError, HTTPException):  # it starts again
+        return {}
+    return found

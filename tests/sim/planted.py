@@ -11,6 +11,7 @@ from cheops.engine import (
     catch_up,
     contents,
     exchange,
+    incarnation,
     intake,
     outcome,
     replies,
@@ -36,6 +37,7 @@ from cheops.peers.gossip import GossipState
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.membership import Membership
 from cheops.peers.settings import MeshSettings
+from cheops.peers.watermark import StoreStarts
 from cheops.security import signatures
 from cheops.sim import heartbeats
 from cheops.sim.node import Disk
@@ -523,6 +525,26 @@ def _without_admissions(true: Callable[..., set[str]]) -> Callable[..., set[str]
     return change
 
 
+@contextmanager
+def _an_old_copy_goes_unnoticed() -> Iterator[None]:
+    with (
+        patch.object(incarnation, "proof_in", lambda *_: None),
+        patch.object(StoreStarts, "is_later", lambda *_: False),
+    ):
+        yield
+
+
+def _what_an_earlier_store_ran_is_run_again() -> AbstractContextManager[object]:
+    return patch.object(incarnation, "note_earlier_stores", lambda *_: None)
+
+
+def _wrong_stamps_are_kept() -> AbstractContextManager[object]:
+    def unchanged(*arguments: Any) -> Any:
+        return arguments[2]
+
+    return patch.object(incarnation, "withdraw", unchanged)
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -532,6 +554,9 @@ class Planted(NamedTuple):
 
 BUGS = {
     "damaged documents are used": Planted(_damage_unseen, "rot", 3, 3),
+    "an old copy goes unnoticed": Planted(_an_old_copy_goes_unnoticed, "restored", 2, 3),
+    "what an earlier store ran is run again": Planted(_what_an_earlier_store_ran_is_run_again, "lost", 1, 3),
+    "wrong stamps are kept": Planted(_wrong_stamps_are_kept, "clocks", 0, 3),
     "no causal wait": Planted(_no_causal_wait, "hostile", 5, 3),
     "duplicates taken": Planted(_duplicates_taken, "hostile", 1, 3),
     "save after send": Planted(_save_after_send, "crashes", 91, 3),

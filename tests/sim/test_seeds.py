@@ -24,6 +24,7 @@ ONCE_BROKEN = [
     ("members", 4, 33),
     ("members", 3, 1008),
     ("members", 3, 1107),
+    ("restored", 4, 52),
 ]
 
 
@@ -40,6 +41,12 @@ def test_nothing_is_lost_and_all_converge(profile: str, sites: int, chunk: int) 
 @pytest.mark.parametrize(("profile", "sites", "seed"), ONCE_BROKEN)
 def test_what_once_went_wrong_goes_well(profile: str, sites: int, seed: int) -> None:
     _goes_well(profile, sites, seed)
+
+
+@pytest.mark.parametrize("profile", ["restored", "lost", "clocks"])
+def test_replaced_stores_and_wrong_clocks(profile: str) -> None:
+    for seed in range(_CHUNK):
+        _goes_well(profile, 3, seed)
 
 
 def _goes_well(profile: str, sites: int, seed: int) -> None:

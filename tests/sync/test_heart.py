@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cheops.engine.events import PeerUp
+from cheops.log.causality import Clock
 from cheops.peers.client import PeerClient
 from cheops.peers.prober import Prober, RecordRefusals, now
 from cheops.peers.probes import PeerEvent
+from cheops.peers.watermark import StoreStarts, Watermarks
 from tests.sync.mesh_world import World
 
 REFUSALS = cast("RecordRefusals", None)  # there are none
@@ -40,13 +42,17 @@ class _Asking:
         yield SimpleNamespace(status=200, content=_Pieces(self._asked.answer(data)))
 
 
+def marks() -> Watermarks:
+    return Watermarks(StoreStarts(b"key").with_start("tag", 0, "1"), lambda: (0, Clock()), lambda _peer, _mark: None)
+
+
 def test_an_answer_may_come_in_pieces() -> None:
     world = World()
     world.add("a", ["b"])
     world.add("b")
     events: list[PeerEvent] = []
-    b = Prober(world.nodes["b"].mesh, cast("PeerClient", None), lambda _event: None, REFUSALS)
-    a = Prober(world.nodes["a"].mesh, cast("PeerClient", _Asking(b)), events.append, REFUSALS)
+    b = Prober(world.nodes["b"].mesh, cast("PeerClient", None), lambda _event: None, REFUSALS, marks())
+    a = Prober(world.nodes["a"].mesh, cast("PeerClient", _Asking(b)), events.append, REFUSALS, marks())
     probes, _ = a.mesh.tick(now(), lambda _most: 0)
     asyncio.run(a._probe(probes[0]))
     assert [event.peer for event in events if isinstance(event, PeerUp)] == ["b"]

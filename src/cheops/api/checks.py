@@ -15,6 +15,7 @@ from msgspec import structs
 
 from cheops import __version__
 from cheops.api.configuration_checks import configuration_checks, type_checks
+from cheops.api.fault_checks import fault_checks, incarnation_checks
 from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.models.site import make_check as _check
@@ -63,6 +64,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *(check for peer in peers for check in type_checks(node, peer)),
         *fault_checks(node),
         *await resource_checks(node),
+        *incarnation_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *peer_checks(node, peers),
@@ -394,21 +396,6 @@ _HINTS = {
 }
 
 
-def fault_checks(node: Node) -> Iterator[Check]:
-    """Bugs of this agent, and proof that a site is in the wrong hands."""
-    if node.faults.count:
-        hint = "this is a bug in Cheops: report it with the agent's log"
-        name = f"{node.faults.count} events failed because of a fault in this agent"
-        yield _check("store", name, node.faults.last, hint)
-    for one in node.alarms.open(node.mesh.member_of)[:_MAX_HELD]:
-        name = f"{printable(one.by)} misbehaves ({one.what}) on '{printable(shortened(one.resource))}'"
-        hint = (
-            f"if its keys are in the wrong hands: 'cheops site forget {one.by} --force', or new keys with "
-            f"'cheops site invite {one.by} --again'. Either ends this alarm"
-        )
-        yield _check("security", name, one.detail, hint)
-
-
 def trust_checks(node: Node) -> Iterator[Check]:
     if node.verifier is None:
         return
@@ -425,7 +412,7 @@ def trust_checks(node: Node) -> Iterator[Check]:
 
 
 def _ahead(one: Refused) -> Check:
-    hint = "synchronize all clocks with NTP; the operations are accepted once our clock has caught up"
+    hint = f"synchronize all clocks with NTP; then 'cheops clock --cure' at {one.who} has them accepted at once"
     return _check("clocks", f"timestamps of {one.who} are in the future", one.detail, hint)
 
 

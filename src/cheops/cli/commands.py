@@ -265,6 +265,13 @@ COMMANDS = (
         "cheops audit --who ci --outcome refused",
     ),
     CommandEntry(
+        "clock",
+        _SITE,
+        "clock:clock_command",
+        "Show a site's clock beside each peer's, and what is held back because of stamps.",
+        "cheops clock --cure",
+    ),
+    CommandEntry(
         "check",
         _SITE,
         "status:check_command",

@@ -53,8 +53,10 @@ from cheops.api.endpoints.site import (
     ADMIT_SITE,
     CHECK,
     CREATE_TOKEN,
+    CURE_CLOCK,
     DECIDE_SITE,
     FORGET_SITE,
+    GET_CLOCK,
     HEALTH,
     INVITE_SITE,
     LIST_CHANGES,
@@ -103,6 +105,7 @@ from cheops.api.models.site import (
     AuditLog,
     Changes,
     Checks,
+    Clocks,
     Decided,
     Health,
     Invitation,
@@ -402,6 +405,14 @@ class AgentMethods:
     @Method
     def check(self) -> Call[Checks]:
         return call_of(CHECK)
+
+    @Method
+    def clock(self) -> Call[Clocks]:
+        return call_of(GET_CLOCK)
+
+    @Method
+    def cure_clock(self) -> Call[Clocks]:
+        return call_of(CURE_CLOCK)
 
     @Method
     def health(self) -> Call[Health]:

@@ -57,6 +57,9 @@ class EventKind(StrEnum):
     DRIFTED = "drifted"  # the applications differ, although all sites have applied the same: see `verify_every`
     COPY_NOT_DELETED = "copy-not-deleted"  # a site could not delete its copy of a resource that left it
     EQUIVOCATION = "equivocation"  # a site gave one id to two operations: its keys may be stolen
+    OLD_COPY = "old-copy"  # the store of a site was an old copy, or its stamps were wrong: a new incarnation begins
+    WITHDRAWN = "withdrawn"  # an operation of the incarnation before was taken back
+    ISSUED_AGAIN = "issued-again"  # and issued again, under the new one
     BROKEN_STATEMENT = "broken-statement"  # a site made an operation against its statement in a seal: likewise
     DAMAGED = "damaged"  # the disk has changed stored documents of a resource
     SITE_UP = "site-up"

@@ -27,7 +27,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from cheops.engine import admission, outcome
+from cheops.engine import admission, incarnation
 from cheops.engine.documents import MAX_LOST, LostContent, Message, Proof, key_of
 from cheops.engine.events import Effects, Notify
 from cheops.engine.intake import BAD_NUMBER
@@ -118,7 +118,7 @@ def _replace(replica: Replica, held: Operation, op: Operation, out: Effects) -> 
     out.documents[key_of(op)] = op
     if replica.applied.content_replaced(op.id) or may_have_run:
         # The application holds the effect of the other one. Something that wipes it must run before anything else.
-        outcome.mark_dirty(replica, (held.key,), out)
+        replica.mark_dirty((held.key,), out)
 
 
 def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:
@@ -131,10 +131,14 @@ def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> N
         return
     site = op.origin.site
     signed = "signed" if held.signature and op.signature else "sent"
-    what = f"{site} {signed} two different operations as {op.id}: find out who has its keys, and forget it if in doubt"
+    what = (
+        f"{site} {signed} two different operations as {op.id}: its store was an old copy, or somebody else has its "
+        "keys; find out, and forget it if in doubt"
+    )
     proof = Proof(replica.resource, loser.origin, loser.seq, what, (*(before.lost if before else ()), lost))
     replica.keep_proof(proof)
     out.documents[key_of(proof)] = proof
+    incarnation.withdraw_loser(replica, loser, out)
     if before is not None:
         return  # the others get further contents when they compare theirs
     if len(replica.proofs) <= _MOST_ALARMS:

@@ -183,6 +183,46 @@ class Proof(DocumentBase, frozen=True, tag="proof"):
         return (one.op for one in self.lost)
 
 
+class Withdrawn(DocumentBase, frozen=True, tag="withdrawn"):
+    """An operation of this site that an earlier incarnation of its store made, and that is not in the log any more. Its
+    id may be that of another operation at the other sites. See incarnation.py."""
+
+    resource: Name
+    op: Operation
+    old: bool = False  # a draft that was in the store before the copy was made: others may have forgotten it since
+    again: OpId | None = None  # the operation that it was issued again as
+    problem: str = ""  # why it could not be issued again
+
+
+class Inherited(DocumentBase, frozen=True, tag="inherited"):
+    """The earlier stores of this site whose effects the application may hold of a resource; each is handled once."""
+
+    resource: Name
+    origins: tuple[Origin, ...]
+
+
+class ClosedIncarnation(Struct, frozen=True, array_like=True):
+    """An incarnation of this store that makes no operations any more, and why."""
+
+    incarnation: Incarnation
+    after: Clock  # its operations that are stamped later are withdrawn
+    why: str
+    at_ms: Number = 0  # when it was closed
+
+
+class Lineage(DocumentBase, frozen=True, tag="lineage"):
+    """The earlier incarnations of this very store: see incarnation.py."""
+
+    closed: tuple[ClosedIncarnation, ...]
+    unfinished: bool = True  # resources that were not loaded since may have operations to withdraw
+
+    def closes(self, incarnation: str) -> bool:
+        return any(one.incarnation == incarnation for one in self.closed)
+
+
+NO_LINEAGE = Lineage((), unfinished=False)
+
+
 class Peers(DocumentBase, frozen=True, tag="peers"):
     """The last known incarnation of each other site."""
 
@@ -195,10 +235,23 @@ class SiteClock(DocumentBase, frozen=True, tag="clock"):
     clock: Clock
 
 
-Document: TypeAlias = Operation | Reply | Matrix | Statement | Started | Ledger | Proof | SiteClock | Peers
+Document: TypeAlias = (
+    Operation
+    | Reply
+    | Matrix
+    | Statement
+    | Started
+    | Ledger
+    | Proof
+    | Withdrawn
+    | Inherited
+    | Lineage
+    | SiteClock
+    | Peers
+)
 
 
-def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
+def key_of(document: Document) -> Key:  # noqa: C901, PLR0911 - one per kind
     """The key that a document is stored under. A draft and the operation it becomes have the same one."""
     match document:
         case Operation():
@@ -215,6 +268,12 @@ def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
             return ("ledger", document.resource)
         case Proof():
             return ("proof", document.resource, document.origin, document.seq)
+        case Withdrawn():
+            return ("withdrawn", document.resource, document.op.origin, document.op.seq)
+        case Inherited():
+            return ("inherited", document.resource)
+        case Lineage():
+            return ("lineage",)
         case SiteClock():
             return ("clock",)
         case Peers():
@@ -267,6 +326,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     summary: Summary = ""  # of the contents of the operations that the sender knows, see History.summary
     busy: bool = False  # the sender may still make operations that no other site knows
     ask: bool = False
+    recall: bool = False  # the sender asks for its own operations and replies beyond those that it knows
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
     source: OptionalName = ""  # the site that shall send what the sender lacks; empty: it knows of nothing

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from cheops.engine.documents import Document, Key, Message
+from cheops.engine.documents import NO_LINEAGE, Document, Key, Lineage, Message
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import NO_TIME, Command, Kind, OpId, Status, Timing
@@ -100,6 +100,7 @@ class Recovered:
     matrices: tuple[Matrix, ...]
     unsynced: tuple[str, ...]  # resources to load: something is left to do or to send
     peers: Mapping[str, str] = field(default_factory=dict)  # the incarnations that were last seen
+    lineage: Lineage = NO_LINEAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,17 @@ class Unstorable:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreOutdated:
+    """There is proof, or the operator says, that this incarnation of the store must not go on: the store is an old
+    copy, or its stamps are ahead of the clocks. What it made after this time is withdrawn, and issued again."""
+
+    why: str
+    after: Clock
+    old_copy: bool = True  # everything since this process started was made after the copy was put back
+    later: str = ""  # the incarnation that the store had later, which proves it; it proves nothing once more
+
+
+@dataclass(frozen=True, slots=True)
 class SitesRemoved:
     """All the sites that were removed for good: no resource waits for them any more. And those that were admitted again
     since, or for the first time: what the others settled while they were away is not theirs to refuse."""
@@ -195,6 +207,7 @@ Event: TypeAlias = (
     | ClientLeft
     | MatricesReceived
     | SitesRemoved
+    | StoreOutdated
     | Unstorable
 )
 
@@ -289,7 +302,14 @@ class Fault:
     error: Exception
 
 
-Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate | Fault
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start the site again, under a new incarnation of its store. Until then it does nothing."""
+
+    why: str
+
+
+Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate | Fault | Restart
 
 
 @dataclass(slots=True)

@@ -72,6 +72,34 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     dispatch.send(replica, peer, out, ask=True)
 
 
+def ask_all(replica: Replica, up: Container[str], out: Effects) -> None:
+    for peer in replica.targets():
+        if peer in up:
+            ask(replica, peer, out)
+
+
+def recall(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Ask a peer what it has, and for the documents of this site that are not in its store."""
+    if replica.peer(peer).may_recall(now_ms):
+        dispatch.send(replica, peer, out, ask=True, recall=True)
+
+
+def answer_recall(replica: Replica, peer: str, message: Message, out: Effects, now_ms: int) -> None:
+    """Send a peer its own documents beyond those that its store has: proof that the store is an old copy."""
+    origin = Origin(peer, message.incarnation)
+    is_asked = message.recall and peer in replica.history.ever_listed
+    if not is_asked or not replica.peer(peer).may_recall(now_ms):
+        return
+    made, replied = message.known.get(origin, 0), message.known_replies.get(origin, 0)
+    ops = [op for op in replica.history.ops.values() if op.origin == origin and op.seq > made]
+    replies, _ = dispatch.first_batch(
+        (one for one in replica.replies.of_origin(origin) if one.n > replied), replica.limits
+    )
+    # What was forgotten is under a seal, which has the statement of that site.
+    ops, _ = dispatch.first_batch(sorted(ops or replica.history.seals, key=lambda op: op.stamp), replica.limits)
+    dispatch.send(replica, peer, out, ops=tuple(ops), replies=tuple(replies))
+
+
 def ask_for_statement(replica: Replica, peer: str, stable: Vector, origins: tuple[Origin, ...], out: Effects) -> None:
     """Ask a peer to state that it has settled all of this, and that these are the sites and their stores."""
     dispatch.send(replica, peer, out, seal_wanted=stable, seal_origins=origins)

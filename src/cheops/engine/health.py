@@ -13,7 +13,7 @@ sites have reported; one that was anything else stays what it was, because nobod
 
 from enum import StrEnum
 
-from cheops.engine import drift
+from cheops.engine import drift, incarnation
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
 from cheops.engine.evidence import evidence_of
@@ -69,7 +69,7 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
         return State.DIVERGED
     if replica.applied.order_not_enforced:
         return State.ORDER_NOT_ENFORCED
-    if replica.drafts:
+    if replica.drafts or (replica.withdrawn and incarnation.waiting(replica)):
         return State.CONVERGING
     sites = counted_sites(replica)
     found = [evidence_of(replica, site) for site in sites]
@@ -84,7 +84,7 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
 
 def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
     # Each begins with a look at what is mostly empty.
-    if with_drift and replica.drifts and drift.found(replica):
+    if (with_drift and replica.drifts and drift.found(replica)) or incarnation.doubt(replica):
         return True
     if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
         return True

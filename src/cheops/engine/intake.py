@@ -16,18 +16,20 @@ which this site would acknowledge it. The edge adds what needs keys or a clock (
 `future_objection`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from msgspec.structs import replace
 
+from cheops.engine.admission import REFUSED
 from cheops.engine.documents import Message
+from cheops.engine.events import Effects, Notify
 from cheops.log import names
 from cheops.log.causality import Vector, covers
 from cheops.log.operation import Kind, Operation, Origin, Reply, Seal
 from cheops.log.seals import without_statement
-from cheops.text import in_words, is_invisible, printable, shortened
+from cheops.text import duration_text, in_words, is_invisible, printable, shortened
 
 BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "future stamp", "stamp of another site"
 UNPROVEN_SEAL = "unproven seal"
@@ -113,22 +115,29 @@ def future_objection(document: SignedDocument, now_ms: int, skew_ms: int) -> Obj
     if ahead_ms <= skew_ms:
         return None
     detail = (
-        f"it is stamped {ahead_ms / 1000:,.0f} s ahead of our clock, and security.clock_skew is {skew_ms / 1000:g} s"
+        f"the clock of {document.origin.site} was {duration_text(ahead_ms)} ahead of ours when it made "
+        f"{_name(document)}, and security.clock_skew is {skew_ms / 1000:g} s; if it is right now, run 'cheops clock "
+        "--cure' there"
     )
     return Objection(FUTURE_STAMP, detail, later=ahead_ms < TOO_FAR_MS)
+
+
+def _name(document: SignedDocument) -> str:
+    return str(document.id) if isinstance(document, Operation) else f"reply {document.n}"
 
 
 # -- messages --------------------------------------------------------------------------------------------
 
 
-def screened(message: Message, refuse: Callable[[SignedDocument, Objection], None]) -> Message:
-    """A message without the documents that fail the checks; `refuse` gets each of them."""
+def screened(message: Message, peer: str, out: Effects) -> Message:
+    """A message of a peer without the documents that fail the checks. An operator is notified of each of them."""
     bad: dict[int, Objection] = {}
     documents: tuple[SignedDocument, ...] = (*message.ops, *message.replies)
     for document in documents:
         if objection := _objection_within(document, message.resource):
             bad[id(document)] = objection
-            refuse(document, objection)
+            op = document.id if isinstance(document, Operation) else None
+            out.others.append(Notify(message.resource, REFUSED, op, objection.detail, objection.reason, peer))
     return without(message, bad) if bad else message
 
 

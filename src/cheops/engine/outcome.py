@@ -5,7 +5,7 @@ A definite failure at the origin makes an operation void; elsewhere it means tha
 never guessed: see `doubt`.
 """
 
-from cheops.engine import drift, retention
+from cheops.engine import drift, incarnation, retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Resolved, Result, Retried, Verified
 from cheops.engine.replica import Replica
@@ -65,7 +65,7 @@ def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Out
         case Purpose.DRAFT if op and last.in_doubt:
             replica.drafts.doubt(op.id)
         case Purpose.LEAVE if maybe:
-            mark_dirty(replica, ("*",), out)
+            replica.mark_dirty(("*",), out)
     if op and replica.drafts.is_in_doubt(op.id):
         out.forget.remove(("started", replica.resource))  # a crash must not make the doubt forgotten
 
@@ -100,12 +100,6 @@ def invalidate_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
     """A replay was interrupted: it is run again, even after a crash."""
     dirty = replica.applied.invalidate_replay(wanted)
     replica.save_unfinished_replay(out, dirty, from_start=wanted.from_start)
-
-
-def mark_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
-    """The application may hold anything of these keys; this is remembered across a crash."""
-    replica.applied.mark_dirty(keys)
-    replica.save_unfinished_replay(out, keys)
 
 
 def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
@@ -337,6 +331,8 @@ def take_finding(replica: Replica, finding: Resolved | Retried | Verified, out: 
             _retry(replica, out)
         case Verified():
             drift.record(replica, finding, out)
+            if finding.by == replica.site and not finding.differs:
+                incarnation.trust(replica, out)
 
 
 def _settle_unknown(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
@@ -374,9 +370,9 @@ def after_crash(replica: Replica, started: Started, out: Effects) -> None:
     if started.replay and started.from_start:
         invalidate_replay(replica, Plan(from_start=True), out)
     elif started.replay:
-        mark_dirty(replica, started.dirty, out)
+        replica.mark_dirty(started.dirty, out)
     elif op is not None and op.kind is Kind.SITES:
-        mark_dirty(replica, started.dirty, out)  # the copy may be half deleted
+        replica.mark_dirty(started.dirty, out)  # the copy may be half deleted
     elif op is not None and started.hook:
         replica.applied.record_failure(op.id, "the site stopped while on_error was running")
     elif op is not None:

@@ -54,6 +54,7 @@ class PeerProgress:
         "known",
         "known_replies",
         "last_contact_ms",
+        "recall",
         "recheck",
         "rechecked",
         "refused",
@@ -88,6 +89,9 @@ class PeerProgress:
         self._is_hurried = False  # it was sent something at once without progress, and must make some before the next
         self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
         self.agrees = False  # it knew the same ids and contents, since two contents of one id were last found
+        self.recall = RetryTimer(
+            limits.resend_ms, limits.retry_most_ms
+        )  # when it is asked for this site's own documents
         self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
         self.rechecked: Stamp | None = None  # up to where it was; None: from the first
         self.refused = False  # it sent an operation that was refused here, since it was last sent all contents
@@ -110,6 +114,13 @@ class PeerProgress:
     def must_compare(self) -> bool:
         """Whether it may have other contents than this site."""
         return self.differs or self.refused
+
+    def may_recall(self, now_ms: int) -> bool:
+        """Whether it may be asked now for what it has of this site, or answered about that; if so, not again soon."""
+        is_due = self.recall.is_due(now_ms)
+        if is_due:
+            self.recall.back_off(now_ms)
+        return is_due
 
     def note_rechecked(self, up_to: Stamp | None) -> None:
         self.rechecked = up_to

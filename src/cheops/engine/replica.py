@@ -27,11 +27,13 @@ from types import MappingProxyType
 from cheops.engine.documents import (
     Document,
     Drift,
+    Inherited,
     Ledger,
     Message,
     Progress,
     Proof,
     Started,
+    Withdrawn,
     epoch_records,
     epochs_from,
     key_of,
@@ -110,6 +112,12 @@ class Replica:
         self.proofs: dict[OpId, Proof] = {}
         self.proof_bytes: Counter[str] = Counter()
         self.dropped_proofs: Counter[str] = Counter()  # beyond that bound, since the resource was loaded
+        # What earlier incarnations of this store made and others do not have, see incarnation.py; the earlier stores of
+        # this site that are accounted for; and, while it catches up after one of them, the keys that are distrusted.
+        self.withdrawn: dict[OpId, Withdrawn] = {}
+        self.inherited: tuple[Origin, ...] = ()
+        self.is_catching_up = False
+        self.distrusted: set[str] = set()
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
         self.state = ""  # a health.State, see there
@@ -262,7 +270,9 @@ class Replica:
         for op in ops:
             if op.verdict is not None:
                 self.add(op)
-        for reply in sorted((d for d in documents if isinstance(d, Reply)), key=lambda reply: reply.n):
+        replies = [d for d in documents if isinstance(d, Reply)]
+        # Those of this store last: they say more than what an earlier store of this site replied.
+        for reply in sorted(replies, key=lambda reply: (reply.origin == self.origin, reply.n)):
             self.replies.take(reply)
             if reply.origin == self.origin:
                 self.applied.load_reply(reply)
@@ -272,6 +282,8 @@ class Replica:
         self.statement = next((d for d in documents if isinstance(d, Statement)), None)
         for proof in (d for d in documents if isinstance(d, Proof)):
             self.keep_proof(proof)
+        self.withdrawn = {d.op.id: d for d in documents if isinstance(d, Withdrawn)}
+        self.inherited = next((d.origins for d in documents if isinstance(d, Inherited)), ())
         self._load_peers()
         return started
 
@@ -350,6 +362,11 @@ class Replica:
         rejections = len(self.history.rejected_matrices)
         if (rejections, self.applied.dirty) != (self._saved_rejections, self._saved_dirty):
             self.save_ledger(out)
+
+    def mark_dirty(self, keys: tuple[str, ...], out: Effects) -> None:
+        """The application may hold anything of these keys; this is remembered across a crash."""
+        self.applied.mark_dirty(keys)
+        self.save_unfinished_replay(out, keys)
 
     def save_unfinished_replay(self, out: Effects, dirty: tuple[str, ...] = (), *, from_start: bool = False) -> None:
         """Remember across a crash that the application may hold parts of these keys, until a replay wipes them."""

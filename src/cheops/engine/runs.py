@@ -311,6 +311,10 @@ class AppliedState:
         self.record_run(None, "", keys)
         self.dirty = tuple(dict.fromkeys((*self.dirty, *keys)))
 
+    def clear_dirty(self) -> None:
+        """The state of the application was compared with that of the other sites, and is right."""
+        self.dirty, self.last_replay = (), None
+
     def invalidate_replay(self, wanted: Plan) -> tuple[str, ...]:
         """A replay was interrupted: what its base wipes counts as not applied. Return the keys that are dirty now."""
         self.last_replay = None  # the same replay is worth another attempt

@@ -11,7 +11,7 @@ from dataclasses import replace
 from cheops.engine import retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
-from cheops.engine.outcome import decide, fail, finish_replay, mark_dirty, may_have_run
+from cheops.engine.outcome import decide, fail, finish_replay, may_have_run
 from cheops.engine.replica import Replica
 from cheops.engine.runs import Purpose, Running
 from cheops.log.operation import Kind, Operation, Status, Verdict
@@ -108,6 +108,11 @@ def _wipe_dirty_first(replica: Replica, wanted: Plan) -> Plan:
             return Plan(from_base(effective, place, replica.matrix), replay=True)
     if replica.type.reset or replica.applied.base:
         return Plan(tuple(effective), replay=True, from_start=True)
+    # No base wipes all of it. Several may, one after the other: each with what it wipes.
+    replaces = replica.matrix.replaces
+    if all(any(replaces(base.key, name) for base in effective) for name in dirty):
+        place = next(n for n, base in enumerate(effective) if any(replaces(base.key, name) for name in dirty))
+        return Plan(from_base(effective, place, replica.matrix), replay=True)
     return replace(wanted, order_not_enforced=True)
 
 
@@ -159,7 +164,7 @@ def _leave(replica: Replica, out: Effects) -> None:
     """
     if unknown := replica.applied.unknown:
         replica.applied.clear_unknown()
-        mark_dirty(replica, (unknown.key,), out)
+        replica.mark_dirty((unknown.key,), out)
     while replica.drafts:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
     replica.applied.settle()
@@ -176,8 +181,8 @@ def has_deleted_copy(replica: Replica, by: Operation) -> bool:
     one among them, and that has lost its effect.
     """
     reply = replica.replies.get(by.id, replica.site)
-    if reply is None:
-        return False
+    if reply is None or reply.origin != replica.origin:
+        return False  # or an earlier store of this site did; something may have run since
     return reply.status is Status.KO or (bool(reply.wiped) and not replica.applied.entries)
 
 

@@ -31,6 +31,7 @@ class ResourceType:
     decompose: Decompose | None = None
     logic: Logic | None = None
     parallel: bool = False
+    creates: bool = False  # its first operation makes something new: nothing of an earlier store is in that
     policy: Policy | None = None  # None: every site may do everything
 
 

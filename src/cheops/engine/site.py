@@ -6,9 +6,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cheops.engine import catch_up, contents, exchange, health, outcome, retention, scheduler, snapshot, statements
-from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
+from cheops.engine import (
+    catch_up,
+    contents,
+    exchange,
+    health,
+    incarnation,
+    outcome,
+    retention,
+    scheduler,
+    snapshot,
+    statements,
+)
+from cheops.engine.admission import NO_RULES, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, key_of
+from cheops.engine.draft import draft_of
 from cheops.engine.events import (
     Answer,
     ClientLeft,
@@ -21,7 +33,6 @@ from cheops.engine.events import (
     Load,
     Loaded,
     MatricesReceived,
-    Notify,
     PeerDown,
     PeerUp,
     Queried,
@@ -32,19 +43,21 @@ from cheops.engine.events import (
     Retried,
     SitesRemoved,
     Stage,
+    StoreOutdated,
     Submitted,
     Tick,
     Unstorable,
     Verified,
 )
-from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
+from cheops.engine.incarnation import Incarnations
+from cheops.engine.intake import screened, without_more_of
 from cheops.engine.matrices import Matrices
 from cheops.engine.pieces import Assemblies
 from cheops.engine.replica import RemovedSites, Replica
 from cheops.engine.settings import RetryTimer, Settings
-from cheops.log.causality import Clock, joined
+from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, Origin, Status, Verdict
+from cheops.log.operation import Command, Kind, Operation, Origin, Status
 
 # A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
 # of several operations in a row; more would make a restart load more resources than necessary.
@@ -71,6 +84,7 @@ class Site:
         self.gone = RemovedSites()
         self.assemblies = Assemblies(settings.limits)
         self._seen: dict[str, str] = {}  # every peer's last incarnation
+        self.incarnations = Incarnations(origin)
         self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
         self._active: set[str] = set()  # resources with something left to do or to send
         self._parked: dict[str, set[str]] = {}  # resources that wait, and for which sites; may be unloaded
@@ -86,6 +100,7 @@ class Site:
             Enumerated: self._on_enumerated,
             MatricesReceived: self._on_matrices_received,
             SitesRemoved: self._on_sites_removed,
+            StoreOutdated: self._on_store_outdated,
             Tick: self._on_tick,
             Loaded: self._on_loaded,
             Unstorable: self._on_unstorable,
@@ -97,6 +112,8 @@ class Site:
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle an event. The driver carries out the effects in their order."""
         self._now_ms = now_ms
+        if self.incarnations.is_closed:
+            return self.incarnations.answers(event)
         handler = self._handlers.get(type(event))
         if handler is None:
             return self._dispatch(event).all()
@@ -121,6 +138,7 @@ class Site:
 
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
+        self.incarnations.recover(event, out)
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
         self._seen.update(event.peers)  # replicas share it
         self._backlog |= dict.fromkeys(event.unsynced)
@@ -158,7 +176,11 @@ class Site:
 
     def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
         self._backlog |= dict.fromkeys(event.resources)
+        self.incarnations.note_enumerated(event.peer)
         self._wake_some(out)
+
+    def _on_store_outdated(self, event: StoreOutdated, out: Effects) -> None:
+        self.incarnations.close("", event, self.clock, self._now_ms, out)
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone.change(event)
@@ -186,6 +208,8 @@ class Site:
         del event
         self._backlog |= {name: None for name, timer in self._faulty.items() if timer.is_due(self._now_ms)}
         self._wake_some(out)
+        if not self._backlog and not self._loading:
+            self.incarnations.finish(out)
         for replica in list(self._active_replicas()):
             out.merge(self._guarded(replica, partial(self._work_on, replica)))
         self._unload_idle(out)
@@ -252,11 +276,13 @@ class Site:
                 self._submit(replica, event, out)
             case Received():
                 self._receive(replica, event.peer, event.message, out)
+                if self.incarnations.is_closed:
+                    return
             case Ran():
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
             case Queried():
                 if event.refresh:
-                    self._ask_peers(replica, out)
+                    exchange.ask_all(replica, self.up, out)
                 return
             case ClientLeft():
                 replica.clients.remove(event.op)
@@ -289,8 +315,11 @@ class Site:
             out.merge(self._guarded(replica, partial(self._begin, replica)))
 
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
-        started = replica.load(event.documents)
+        documents = self.incarnations.withdraw(event, out)
+        started = replica.load(documents)
         self._learn_type(replica)
+        if documents is not event.documents:
+            incarnation.distrust(replica, out)
         if before := self._outlived.pop(replica.resource, None):
             replica.outlive(before)
         out.others += contents.alarms(replica)  # so that an operator sees it after a restart too
@@ -348,10 +377,11 @@ class Site:
             replica.set_type(self.settings.type_named(op.rtype))
 
     def _complete_step(self, replica: Replica, out: Effects) -> None:
-        """End a step of a resource: report to clients, forget, send, and note what is left to do."""
+        """Report to clients, forget, send, and note what is left to do."""
         if replica.clients:
             replica.clients.report_sites(replica, out)  # first: the next line may forget their operations
         retention.prune(replica, out)
+        self._issue_again(replica, out)
         self._seal_if_due(replica, out)
         exchange.send_pending(replica, out, self._now_ms)
         replica.save_changes(out)
@@ -359,7 +389,7 @@ class Site:
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
-        behind |= statements.unanswered(replica)
+        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica))
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or not behind.isdisjoint(self.up):
@@ -374,11 +404,19 @@ class Site:
         statements.ask(replica, self.up, out, self._now_ms)
         if replica.drafts or replica.slot.running or not statements.is_ready(replica):
             return
-        seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
-        self._save_clock(out)
-        replica.drafts.append(seal)
-        out.documents[key_of(seal)] = seal  # it has a number, so it must survive a crash even if its turn has not come
+        self._accept(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         scheduler.advance(replica, out, self._now_ms)
+
+    def _issue_again(self, replica: Replica, out: Effects) -> None:
+        """Submit what was withdrawn and no other site has, once all of them have said what they have."""
+        for peer in self.up.keys() & set(incarnation.unheard(replica)):
+            exchange.recall(replica, peer, out, self._now_ms)
+        for one in incarnation.ready(replica, out):
+            event = incarnation.submission(replica, one, self.matrices.get(one.op.matrix.hash))
+            problem = refusal(replica, event)
+            again = None if problem else self._accept(replica, event, out).id
+            incarnation.settle(replica, one, again, problem or "", out)
+            scheduler.advance(replica, out, self._now_ms)
 
     # -- submitting --------------------------------------------------------------------------------
 
@@ -386,9 +424,22 @@ class Site:
         if problem := refusal(replica, event):
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
-        draft = self._draft(replica, event, out)
+        draft = self._accept(replica, event, out)
         replica.clients.add(draft.id, event.request, replica.replies.known)
+        out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site, resource=event.resource))
+        if draft.verdict is not None:
+            decided = Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
+            out.others.append(replace(decided, resource=event.resource))
+
+    def _accept(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
+        """Give an operation its number and stamp; from now on it is this site's."""
+        # The clock may have been set back since the resource was loaded: see incarnation.py.
+        seen = self.clock.seen(replica.history.latest) if replica.history.latest else self.clock
+        self.clock = seen.tick(self._now_ms)
         self._save_clock(out)
+        if not replica.history.ops and not replica.drafts:
+            replica.set_type(self.settings.type_named(event.rtype))
+        draft = draft_of(replica, event, self.clock.stamp(self.origin), self.matrices, out)
         if draft.verdict is None:
             replica.drafts.append(draft)
         else:
@@ -397,46 +448,9 @@ class Site:
             for site in draft.sites:  # the first operation of a resource: no site has anything of it yet
                 replica.peer(site).mark_empty()
         out.documents[key_of(draft)] = draft
-        out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site, resource=event.resource))
         if draft.verdict is not None:
             replica.outbox.push((draft,))
-            decided = Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
-            out.others.append(replace(decided, resource=event.resource))
-
-    def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
-        self.clock = self.clock.tick(self._now_ms)
-        stamp = self.clock.stamp(self.origin)
-        # Drafts are not in the history yet, but have numbers, and this operation comes after them.
-        own = max([replica.history.known.get(self.origin, 0), *(draft.seq for draft in replica.drafts)])
-        if not replica.history.ops and not replica.drafts:
-            replica.set_type(self.settings.type_named(event.rtype))
-        parallel = replica.type.parallel and event.kind not in SILENT_KINDS
-        deps = joined(replica.history.known, {self.origin: own} if own else {})
-        return Operation(
-            event.resource,
-            replica.type.name,
-            event.type,
-            event.kind,
-            event.payload,
-            self.origin,
-            own + 1,
-            deps,
-            stamp,
-            self._matrix_ref(replica, event, MatrixRef("", stamp), out),
-            event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
-            parallel,
-            Verdict.OK if parallel else None,
-            seal=statements.seal_for(replica),
-        )
-
-    def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
-        """The matrix in force, unless the client sends one with other rules."""
-        in_force = matrix_in_force(replica)
-        matrix = event.matrix or self.matrices.get(in_force.hash) or NO_RULES
-        if matrix.hash not in self.matrices:
-            self.matrices[matrix.hash] = matrix
-            out.documents[key_of(matrix)] = matrix
-        return in_force if matrix.hash == in_force.hash else MatrixRef(matrix.hash, new.introduced)
+        return draft
 
     def _save_clock(self, out: Effects) -> None:
         document = SiteClock(self.clock)
@@ -445,13 +459,16 @@ class Site:
     # -- receiving ---------------------------------------------------------------------------------
 
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
-        def refuse(document: SignedDocument, objection: Objection) -> None:
-            op = document.id if isinstance(document, Operation) else None
-            out.others.append(Notify(replica.resource, REFUSED, op, objection.detail, objection.reason, peer))
+        message = screened(message, peer, out)
+        if proof := incarnation.proof_in(replica, message):
+            self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
+            return
+        if incarnation.is_claimed(replica, message):
+            exchange.recall(replica, peer, out, self._now_ms)
+        message = without_more_of(replica.origin, message, replica.history.known, replica.replies.known)
+        self._take(replica, peer, message, out)
 
-        message = without_more_of(
-            replica.origin, screened(message, refuse), replica.history.known, replica.replies.known
-        )
+    def _take(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         catch_up.consider(replica, peer, message, self.up, self._now_ms)
         message = snapshot.assembled(replica, peer, message, out, self._now_ms)
         new = self.matrices.try_out(message.matrices)
@@ -465,6 +482,7 @@ class Site:
         if len(replica.history.ops) != before:
             self._learn_type(replica)
             self._save_clock(out)  # after a crash this site's stamps must still be later than those it has seen
+        incarnation.note_earlier_stores(replica, message, out)
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.take_report(peer, message, self._now_ms)
@@ -472,22 +490,15 @@ class Site:
         catch_up.note_taken(replica, peer, message, self.up, self._now_ms)
         statements.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
-        if message.seal_wanted:
-            statements.answer(replica, peer, message, out)
+        statements.answer(replica, peer, message, out)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
         elif message.ops or message.replies:
             replica.outbox.acknowledge_later(peer)  # one acknowledgement per tick, however many messages come
-        if message.wanted:
-            matrices = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
-            if matrices:
-                exchange.send_matrices(replica, peer, matrices, out)
+        exchange.answer_recall(replica, peer, message, out, self._now_ms)
+        if matrices := tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices):
+            exchange.send_matrices(replica, peer, matrices, out)
         catch_up.attend(replica, peer, self.up, out, self._now_ms)
-
-    def _ask_peers(self, replica: Replica, out: Effects) -> None:
-        for peer in replica.targets():
-            if peer in self.up:
-                exchange.ask(replica, peer, out)
 
 
 def _resource_of(event: Event) -> str:

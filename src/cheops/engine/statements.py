@@ -111,7 +111,7 @@ def take(replica: Replica, peer: str, message: Message) -> None:
 
 def answer(replica: Replica, peer: str, message: Message, out: Effects) -> None:
     """State what a site asks for, if it is true. Otherwise it asks again."""
-    root = _root(replica)
+    root = _root(replica) if message.seal_wanted else None
     if root is None or peer not in replica.sites or not _is_true(replica, message):
         return
     said = seal_hash(message.seal_wanted, message.seal_origins, root)

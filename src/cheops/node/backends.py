@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.protocol import Backend, BackendContext, FileAccess, Finding, ReportRefusal
+from cheops.config.services import service_of
 from cheops.config.site import SiteConfig
 from cheops.engine.documents import Key
 from cheops.engine.events import Outcome, Result, Run, Save
@@ -86,7 +87,7 @@ class Backends:
     def settings(self, settings: Settings) -> Settings:
         """The engine's settings, with the checkpoints that the backends offer."""
         types = {
-            name: replace(type_, checkpoint=self.of_type(name).checkpoint(name))
+            name: replace(type_, checkpoint=self.of_type(name).checkpoint(name), creates=service_of(name) is not None)
             for name, type_ in settings.types.items()
         }
         return replace(settings, types=types)

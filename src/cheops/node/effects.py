@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 from cheops.engine.admission import REFUSED
 from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
-from cheops.engine.events import Answer, Fault, Notify, Run, Save, Send
+from cheops.engine.events import Answer, Fault, Notify, Restart, Run, Save, Send
+from cheops.engine.incarnation import OF_INCARNATIONS
 from cheops.log.operation import OpId
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.store.interface import DamagedError
@@ -56,7 +57,13 @@ class EffectExecutor:
         elif effect.what in (EQUIVOCATION, BROKEN_STATEMENT):
             self._node.alarms.add(effect, time.time_ns() // 1_000_000)
             self._node.refusal_log.document(effect.what, effect.by, str(effect.op), effect.resource, effect.detail)
+        elif effect.what in OF_INCARNATIONS:
+            _log.warning("%s", about)
         self._node.notifier.report(effect)
+
+    def restart(self, effect: Restart) -> None:
+        _log.warning("%s; this site starts again under a new incarnation of its store", effect.why)
+        self._node.must_restart.set()
 
     def fault(self, effect: Fault) -> None:
         self._node.faults.add(effect)
@@ -65,6 +72,7 @@ class EffectExecutor:
         self._node.damaged_documents.restore(error)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
+        self._node.last_seq = last_seq
         self._node.databases.committed(last_seq)
         self._node.notifier.committed(saves, last_seq)
         self._node.backends.committed(saves)

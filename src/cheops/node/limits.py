@@ -12,10 +12,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cheops.engine.events import StoreOutdated
 from cheops.errors import CheopsError
+from cheops.log.causality import Clock
+from cheops.node.pump import Pump
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import now
 from cheops.store.room import DiskFullError, DiskRoom
+from cheops.text import duration_text
+
+_AGAIN_MS = 3_600_000  # a site ends wrong stamps by itself at most this often
 
 
 def stamp_problem(newest_ms: int, common_ms: float, skew_ms: int) -> str | None:
@@ -25,9 +31,9 @@ def stamp_problem(newest_ms: int, common_ms: float, skew_ms: int) -> str | None:
     if ahead_ms <= skew_ms:
         return None
     return (
-        f"operations are known here that are stamped {ahead_ms / 1000:,.0f} s in the future, since a clock "
-        f"was wrong, and other sites would take this operation only in {(ahead_ms - skew_ms) / 1000:,.0f} s; "
-        "until then ask another site"
+        f"the clock of this site was {duration_text(ahead_ms)} ahead when it made its last operations, and other sites "
+        f"would take this one only in {duration_text(ahead_ms - skew_ms)}; set the clock right and run 'cheops clock "
+        "--cure' here, or ask another site"
     )
 
 
@@ -37,6 +43,25 @@ class ClockCheck:
     def __init__(self, mesh: Mesh, skew_s: float) -> None:
         self._mesh = mesh
         self._skew_ms = int(skew_s * 1000)
+
+    def cure_if_due(self, pump: Pump) -> None:
+        """If most sites agree that stamps of this one are ahead of the time: begin a new incarnation. Not again soon:
+        if it did not help, another site has accepted such a stamp."""
+        common, site = self._mesh.common_clock, pump.site
+        if common.offset_ms is None or self.ahead_ms(pump) <= self._skew_ms:
+            return
+        closed = site.incarnations.closed
+        if not closed or not 0 <= common.time_ms(now()) - closed[-1].at_ms < _AGAIN_MS:
+            self.cure(pump, "its clock was wrong")
+
+    def ahead_ms(self, pump: Pump) -> float:
+        """How far the newest stamp that is known here is ahead of the time; at least 0."""
+        return max(0.0, pump.site.clock.time_ms - self._mesh.common_clock.time_ms(now()))
+
+    def cure(self, pump: Pump, why: str) -> None:
+        """Take back what is stamped after the present time, and issue it again, under a new incarnation."""
+        why = f"{why}: operations of this site are stamped {duration_text(self.ahead_ms(pump))} ahead, and issued again"
+        pump.post(StoreOutdated(why, Clock(int(self._mesh.common_clock.time_ms(now()))), old_copy=False))
 
     def check(self, newest_ms: int) -> None:
         """Raises CheopsError if other sites would not accept an operation that is stamped now. While too few clocks are

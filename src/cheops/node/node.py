@@ -29,7 +29,7 @@ from cheops.backends.command.user_files import PASSABLE, has_other_users
 from cheops.backoff import jittered
 from cheops.config.fingerprint import fingerprints
 from cheops.config.site import SiteConfig
-from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick, Verified
+from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, StoreOutdated, Submitted, Tick, Verified
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
@@ -40,6 +40,7 @@ from cheops.node.backends import Backends
 from cheops.node.damaged_documents import DamagedDocuments
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
+from cheops.node.own_store import marks_note, open_store, read_kept_marks
 from cheops.node.pump import Pump, wall_ms
 from cheops.node.read_queue import ReadQueue
 from cheops.notify.notifier import Notifier
@@ -48,7 +49,7 @@ from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
 from cheops.peers.enrollment import Enrollment, keyring_of
 from cheops.peers.files import FileFetcher
-from cheops.peers.heartbeat import MembershipRecord, SavedMesh, SiteRecord
+from cheops.peers.heartbeat import MembershipRecord, SavedMesh, SiteRecord, Watermark
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import PeerLinks
 from cheops.peers.mesh import Mesh
@@ -58,6 +59,7 @@ from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
 from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
+from cheops.peers.watermark import KEPT_NOTE, Watermarks
 from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
 from cheops.security.refusals import COMMAND_NOT_ALLOWED, RateLimiter, RefusalLog, Refusals
@@ -65,7 +67,6 @@ from cheops.security.tokens import Accounts
 from cheops.store.files import FileReferences, FileStore, make_private
 from cheops.store.interface import Store, StoreError
 from cheops.store.room import DiskRoom
-from cheops.store.sqlite import SQLiteStore
 
 _TICK_S = 0.1
 _SAVE_MESH_S = 3.0  # if anything has changed
@@ -118,6 +119,7 @@ class Node:
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
         self._pumping: asyncio.Task[None] | None = None
+        self.must_restart = asyncio.Event()  # under a new incarnation of its store
         self._services: list[asyncio.Task[None]] = []  # run until the site stops
         self._jobs: set[asyncio.Task[None]] = set()  # end by themselves
         self._interest: set[str] = set()  # sites that share a resource with this one
@@ -131,7 +133,11 @@ class Node:
     async def start(self) -> None:
         """Open the store, continue where it ended, and look for the other sites."""
         path = self.config.data / _STORE
-        self.store: Store = await self._write(SQLiteStore, path, self.name)
+        store, starts = await self._write(open_store, path, self.name)
+        self.store: Store = store
+        self.last_seq = store.last_seq()  # of what is committed
+        kept = await self._write(read_kept_marks, store)
+        self.marks = Watermarks(starts, lambda: (self.last_seq, self.pump.site.clock), self._note_old_copy, kept)
         try:
             await self._start_parts()
         except BaseException:
@@ -153,7 +159,7 @@ class Node:
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         self.mesh = await self._create_mesh()
         self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
-        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event, self.refusal_log)
+        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event, self.refusal_log, self.marks)
         self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
         self.file_fetcher = FileFetcher(
             self.files,
@@ -327,6 +333,8 @@ class Node:
                     self._start_job(self._save_mesh())  # a revocation that came by gossip must survive a crash
                 if not self.alarms.is_saved:
                     self._start_job(self._save_alarms(self.alarms.note()))
+                if self.verifier:
+                    self.clock_check.cure_if_due(self.pump)
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
@@ -363,6 +371,7 @@ class Node:
         self._saved_decisions, self._saved_changes = self.mesh.decisions, self.mesh.changes
         note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
         await self._write(self.store.put_note, _MESH_NOTE, note)
+        await self._write(self.store.put_note, KEPT_NOTE, marks_note(self.marks.kept))
 
     async def _save_note(self, name: str, note: dict[str, Any]) -> None:
         """A note that can be lost: it is saved again later, or learned again."""
@@ -475,6 +484,10 @@ class Node:
             self._interest |= new
             self.mesh.interest(self._interest)
             self._start_job(self._save_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
+
+    def _note_old_copy(self, peer: str, mark: Watermark) -> None:
+        why = f"the store of this site is an old copy: {peer} has seen a later state of it"
+        self.pump.post(StoreOutdated(why, mark.clock, later=mark.incarnation))
 
     def _report_peer_event(self, event: PeerEvent) -> None:
         self._snapshot = None

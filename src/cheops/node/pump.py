@@ -34,6 +34,7 @@ from cheops.engine.events import (
     Loaded,
     Notify,
     Queried,
+    Restart,
     Run,
     Save,
     Send,
@@ -65,6 +66,8 @@ class EffectHandler(Protocol):
     def answer(self, effect: Answer) -> None: ...
 
     def notify(self, effect: Notify) -> None: ...
+
+    def restart(self, effect: Restart) -> None: ...
 
     def fault(self, effect: Fault) -> None: ...
 
@@ -236,6 +239,8 @@ class Pump:
                     self._handler.notify(effect)
                 case Fault():
                     self._handler.fault(effect)
+                case Restart():
+                    self._handler.restart(effect)
                 case _:
                     pass  # loads have started already
         except Exception as error:

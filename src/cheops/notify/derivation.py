@@ -34,6 +34,9 @@ NOTICES = {
         EventKind.COPY_NOT_DELETED,
         EventKind.DRIFTED,
         EventKind.EQUIVOCATION,
+        EventKind.OLD_COPY,
+        EventKind.WITHDRAWN,
+        EventKind.ISSUED_AGAIN,
         EventKind.BROKEN_STATEMENT,
         EventKind.DAMAGED,
     )

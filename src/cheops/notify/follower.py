@@ -208,6 +208,7 @@ class JournaledStore:
         self._journal = journal
         self._follower = follower
         self.incarnation = store.incarnation
+        self.begin_incarnation = store.begin_incarnation
         self.load = store.load
         self.recovered = store.recovered
         self.involving = store.involving

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from cheops.config.address import AddressError, parse_url
 from cheops.errors import CheopsError, Fault
+from cheops.log.causality import Clock
 from cheops.scope.names import name_problem
 from cheops.text import printable, shortened
 
@@ -97,6 +98,17 @@ class MembershipRecord(msgspec.Struct, frozen=True, array_like=True):
     signature: Annotated[bytes, Meta(max_length=128)] = b""
 
 
+class Watermark(msgspec.Struct, frozen=True, array_like=True):
+    """How far a site's store had come, at one moment of one start of its agent: see watermark.py."""
+
+    incarnation: Incarnation
+    start: Number  # the number of the start of the agent on this store
+    tag: Annotated[str, Meta(max_length=64)]  # a random text, which distinguishes two starts of one number
+    n: Number  # the last number in the store's feed
+    clock: Clock  # of the engine
+    code: Annotated[bytes, Meta(max_length=32)] = b""
+
+
 class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """A probe, or the answer to one."""
 
@@ -117,6 +129,9 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     places: Annotated[tuple[SitePosition, ...], Meta(max_length=64)] = ()
     members: Annotated[tuple[MembershipRecord, ...], Meta(max_length=64)] = ()
     decisions: Number = 0  # a digest of all membership records that the sender has
+    mark: Watermark | None = None  # of the sender's store
+    returned: Watermark | None = None  # the last one of the receiver's store that the sender has kept
+    mark_seen: Annotated[str, Meta(max_length=64)] = ""  # the tag of the last one that the receiver gave back
 
 
 class _Refusal(msgspec.Struct, frozen=True):

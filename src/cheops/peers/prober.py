@@ -41,16 +41,30 @@ class RecordRefusals(Protocol):
     def document(self, reason: str, site: str, what: str = "", resource: str = "", detail: str = "") -> None: ...
 
 
+class Marks(Protocol):
+    """What heartbeats say of stores; see watermark.py."""
+
+    def add_to(self, payload: heartbeat.Heartbeat, receiver: str) -> heartbeat.Heartbeat: ...
+
+    def take(self, payload: heartbeat.Heartbeat) -> None: ...
+
+
 class Prober:
     """Drives one mesh; `report` gets the events for the engine, and `refusals` what the mesh did not take."""
 
     def __init__(
-        self, mesh: Mesh, client: PeerClient, report: Callable[[PeerEvent], None], refusals: RecordRefusals
+        self,
+        mesh: Mesh,
+        client: PeerClient,
+        report: Callable[[PeerEvent], None],
+        refusals: RecordRefusals,
+        marks: Marks,
     ) -> None:
         self.mesh = mesh
         self._client = client
         self._report = report
         self._refusals = refusals
+        self._marks = marks
         self._probes: set[asyncio.Task[None]] = set()
         self._draw = random.SystemRandom().randrange
 
@@ -87,12 +101,13 @@ class Prober:
         reply, events = self.mesh.received_probe(probe, now())
         self._report_all(events)
         self._report_refused()
-        return heartbeat.encode(reply)
+        self._marks.take(probe)
+        return heartbeat.encode(self._marks.add_to(reply, probe.sender))
 
     async def _probe(self, probe: Probe) -> None:
         timeout = aiohttp.ClientTimeout(total=probe.timeout_ms / 1000)
         try:
-            body = heartbeat.encode(probe.payload)
+            body = heartbeat.encode(self._marks.add_to(probe.payload, probe.to_site))
             async with self._client.request(
                 probe.to_site, "POST", f"/{PROBE_PATH}", address=probe.to_url, data=body, timeout=timeout
             ) as response:
@@ -100,7 +115,9 @@ class Prober:
                 if response.status != 200:
                     self._learn_refusal(probe.to_site, response.status, body)
                     raise aiohttp.ClientError(f"responded with {response.status}")  # noqa: TRY301
-            events = self.mesh.probe_answered(probe.id, self._read(probe, body), now())
+            answer = self._read(probe, body)
+            events = self.mesh.probe_answered(probe.id, answer, now())
+            self._marks.take(answer)
             self._report_refused()
         except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
             _log.debug("the probe of %s failed: %s", printable(probe.to_site), printable(str(error)))

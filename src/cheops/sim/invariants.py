@@ -138,7 +138,10 @@ def _resource_problems(world: World, resource: str, oracle: History) -> Iterator
     replicas = {name: world.nodes[name].replica(resource) for name in oracle.site_list}
     yield from client_problems(world, resource)
     yield from _traffic_problems(world, resource)
-    for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
+    yield from _withdrawn_problems(world, resource)
+    listed = ever_listed_sites(world.decided[resource])
+    listed |= {site for key, one in world.withdrawn.items() if key[0] == resource for site in one.op.sites or ()}
+    for name in sorted(world.recipients.get(resource, set()) - listed):
         yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
         replica = replicas[name]
@@ -147,7 +150,8 @@ def _resource_problems(world: World, resource: str, oracle: History) -> Iterator
             continue
         yield from _replica_problems(world, name, replica, oracle)
     yield from _state_problems(world, resource, oracle)
-    for name in oracle.site_list:
+    # A site whose disk was replaced may have run what its application had: there, the state at the end counts.
+    for name in sorted(set(oracle.site_list) - world.replaced):
         yield from _run_problems(world, world.nodes[name], resource)
     for name in sorted(oracle.ever_listed.difference(oracle.site_list)):
         yield from _leaver_problems(world, name, resource, oracle)
@@ -158,6 +162,22 @@ def _traffic_problems(world: World, resource: str) -> Iterator[str]:
     sent, taken = world.documents_sent[resource], world.documents_taken[resource]
     if world.profile.is_quiet and sent > _MOST_SENT * taken + _SENT_ANYWAY:
         yield f"{sent} documents were sent, and {taken} were new where they came"
+
+
+def _withdrawn_problems(world: World, resource: str) -> Iterator[str]:
+    """What was withdrawn is in the log again, or was issued again as the same command."""
+    for (about, id_, _), one in world.withdrawn.items():
+        has_effect = one.op.verdict is not Verdict.VOID and one.op.kind is not Kind.SEAL
+        if about != resource or not has_effect or one.op.verdict is Verdict.SUPERSEDED:
+            continue
+        if one.problem and one.op.origin.site not in world.last_sites(resource):
+            continue  # the resource is no longer at that site, and the operator knows
+        held = world.decided[resource].get(id_)
+        again = world.decided[resource].get(one.again) if one.again else None
+        if again is None and (held is None or (held.stamp, held.payload) != (one.op.stamp, one.op.payload)):
+            yield f"{id_} was withdrawn, and not issued again"
+        elif again is not None and again.payload != one.op.payload:
+            yield f"{id_} was issued again as something else"
 
 
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
@@ -212,16 +232,24 @@ def _replica_problems(world: World, name: str, replica: Replica, oracle: History
 
 def log_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
     """What is wrong with a site's log, whatever its application has."""
+    replaced = {id_ for resource, id_, _ in world.withdrawn if resource == replica.resource}
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
-        if not contains(replica.history.known, id_):
+        if not contains(replica.history.known, id_) and id_ not in replaced:
             yield f"{name} lost {id_}, which was acknowledged"
-    if replica.history.known != oracle.known:
+    if not _knows_all(replica, oracle, replaced):
         yield f"{name} knows {_short(replica.history.known)}, not {_short(oracle.known)}"
     expected = [op.id for op in oracle.effective if not contains(replica.history.folded, op.id)]
     effective = [op.id for op in replica.history.effective]
     if effective != expected and not _comes_on_top(oracle):
         yield f"{name} has {_ids(effective)} effective, not {_ids(expected)}"
     yield from _storage_problems(world, name, replica, oracle)
+
+
+def _knows_all(replica: Replica, oracle: History, replaced: set[OpId]) -> bool:
+    """Whether a site knows what it should, and no more. What was withdrawn after it was sealed counts as forgotten."""
+    known = replica.history.known
+    more = [OpId(origin, n) for origin, n in known.items() if n > oracle.known.get(origin, 0)]
+    return covers(known, oracle.known) and all(id_ in replaced for id_ in more)
 
 
 def phase_problems(world: World, name: str, replica: Replica) -> Iterator[str]:

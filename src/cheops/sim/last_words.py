@@ -30,6 +30,8 @@ def client_problems(world: World, resource: str) -> Iterator[str]:
     for (about, id_, site), statuses in world.final_statuses.items():
         if about != resource or id_ is None or (id_ in ops and ops[id_].kind is Kind.SITES):
             continue  # a change of the list may be answered a second time, when a copy is deleted
+        if (resource, id_) in world.given_twice or site in world.replaced:
+            continue  # there were two clients, each with an operation of this name; or two stores that replied
         if len(statuses) > 1:
             yield f"the client of {id_} got several final statuses of {site}: {', '.join(statuses)}"
         elif id_ in ops and (problem := _lie(world, ops[id_], site, statuses[0])):

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, key_of
+from cheops.engine.documents import NO_LINEAGE, Document, Key, Ledger, Lineage, Peers, SiteClock, key_of
 from cheops.engine.events import Event, Loaded, Outcome, Recovered, Result, Run, Save
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.engine.site import Site
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import OpId, Origin
+from cheops.log.operation import Operation, OpId, Origin
+from cheops.peers.heartbeat import Watermark
+from cheops.peers.watermark import StoreStarts
 from cheops.sim.apps import App, RefusedError, State
 
 
@@ -20,6 +22,9 @@ from cheops.sim.apps import App, RefusedError, State
 class Disk:
     """A disk with a write cache: a crash loses what was not synced."""
 
+    incarnation: str = ""
+    starts: StoreStarts = field(default_factory=StoreStarts)
+    saved: int = 0  # documents, ever
     durable: dict[Key, Document] = field(default_factory=dict)
     written: list[Save] = field(default_factory=list)
     rotten: dict[Key, Document] = field(default_factory=dict)  # what was written, where it holds something else by now
@@ -35,6 +40,7 @@ class Disk:
             for document in save.documents:
                 self.durable[key_of(document)] = document
                 self.rotten.pop(key_of(document), None)
+                self.saved += 1
         self.written.clear()
 
     def rot(self, key: Key, document: Document) -> None:
@@ -53,6 +59,10 @@ class Disk:
     def crash(self) -> None:
         self.written.clear()
 
+    def copy(self) -> "Disk":
+        """As a backup has it."""
+        return Disk(self.incarnation, self.starts, self.saved, dict(self.durable))
+
     def of_resource(self, resource: str) -> tuple[Document, ...]:
         return tuple(d for d in self.durable.values() if getattr(d, "resource", None) == resource)
 
@@ -68,11 +78,21 @@ class Execution:
     partial: bool = False
 
 
+@dataclass(frozen=True)
+class Backup:
+    """A copy of a node at one moment."""
+
+    disk: Disk
+    states: dict[str, State]
+    attempted: dict[tuple[str, OpId], bool]
+
+
 class Node:
     def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
         self.settings = settings
         self.births = 0
+        self._starts = 0  # of the process, ever
         self.disk = Disk()
         self.site: Site | None = None
         self.life = 0  # grows with every crash: callbacks scheduled in an earlier life do nothing
@@ -88,29 +108,63 @@ class Node:
 
     def new_disk(self) -> None:
         """A new, empty disk and a new incarnation."""
-        self.births += 1
         self.disk = Disk()
+        self.new_incarnation()
+        self.disk.starts = StoreStarts(f"{self.name}/{self.births}".encode())
+
+    def new_incarnation(self) -> None:
+        self.births += 1
+        self.disk.incarnation = str(self.births)
+
+    def back_up(self) -> Backup:
+        return Backup(self.disk.copy(), dict(self.states), dict(self.attempted))
+
+    def restore(self, backup: Backup, *, with_application: bool) -> None:
+        """Put an old copy of the disk in its place, and perhaps of the application's state."""
+        self.disk = backup.disk.copy()
+        if with_application:
+            self.states, self.attempted = dict(backup.states), dict(backup.attempted)
+            self.log += [Execution(resource, None, replay=False, ok=True) for resource in self.states]
 
     @property
     def origin(self) -> Origin:
-        return Origin(self.name, str(self.births))
+        return Origin(self.name, self.disk.incarnation)
 
     def now_ms(self, now_ms: int) -> int:
         return max(0, now_ms + self.skew_ms)
 
     def start(self) -> Event:
         """Start a process on the disk as it is; return its first event."""
-        self.site = Site(self.origin, self.settings)
         durable = self.disk.durable.values()
+        lineage = next((d for d in durable if isinstance(d, Lineage)), NO_LINEAGE)
+        if lineage.closes(self.disk.incarnation):
+            self.new_incarnation()
+        self._starts += 1
+        closed = [one.incarnation for one in lineage.closed]
+        start = (str(self._starts), self.disk.saved, self.disk.incarnation, closed)
+        self.disk.starts = self.disk.starts.with_start(*start)
+        self.site = Site(self.origin, self.settings)
         clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())
         matrices = tuple(d for d in durable if isinstance(d, Matrix))
         unsynced = sorted(d.resource for d in durable if isinstance(d, Ledger) and d.unsynced)
-        return Recovered(clock, matrices, tuple(unsynced), self._met)
+        return Recovered(clock, matrices, tuple(unsynced), self._met, lineage)
 
     @property
     def _met(self) -> Mapping[str, str]:
         """The last incarnation of each peer, as the disk has it."""
         return next((d.incarnations for d in self.disk.durable.values() if isinstance(d, Peers)), {})
+
+    def forget_runs(self, op: Operation) -> None:
+        """The operation is withdrawn: what ran under its id was not the operation that has this id now."""
+        self.log = [e for e in self.log if (e.resource, e.op) != (op.resource, op.id)]
+
+    def mark(self) -> Watermark:
+        clock = self.site.clock if self.site else Clock()
+        return self.disk.starts.mark(self.disk.saved, clock)
+
+    def has_lost(self, mark: Watermark) -> bool:
+        """Whether its store was beyond what it is now."""
+        return self.disk.starts.is_later(mark, self.disk.saved)
 
     def crash(self) -> None:
         self.disk.crash()

@@ -27,6 +27,7 @@ from cheops.engine.events import (
     PeerUp,
     Ran,
     Received,
+    Restart,
     Result,
     Run,
     Save,
@@ -203,6 +204,10 @@ class ScriptedWorld:
                 self.output.append(describe_notice(node.name, effect))
             case Load():
                 self._pending.append((node.name, node.loaded(effect.resource)))
+            case Restart():
+                self.output.append(f"{node.name} begins a new incarnation")
+                self.crash(node.name)
+                self.restart(node.name)
             case Enumerate():
                 resources = {d.resource for d in node.disk.durable.values() if isinstance(d, Operation)}
                 self._pending.append((node.name, Enumerated(effect.peer, tuple(sorted(resources)))))

@@ -90,6 +90,7 @@ def _wait_until_healthy(world: World, explanations: ExplanationChecker, patience
         world.run_until(world.now_ms + 2_000)
         world.cut.clear()
         world.resolve_unknown()
+        world.cure_clocks()
         problems = _problems(world, explanations)
     return problems
 
@@ -119,7 +120,8 @@ _SWITCHES: tuple[dict[str, float], ...] = (
     {"crashes": 0}, {"crash_between_effects": 0}, {"trouble": 0}, {"loss": 0}, {"duplication": 0},
     {"long_delay": 0}, {"partitions": 0}, {"one_way_cuts": 0}, {"clock_jumps": 0}, {"skew_ms": 0},
     {"site_changes": 0}, {"matrix_changes": 0}, {"deletes": 0}, {"forces": 0}, {"bad_command": 0},
-    {"resources": 1}, {"rebirths": 0}, {"forgettings": 0}, {"batch": 500, "waiting": 10_000},
+    {"resources": 1}, {"rebirths": 0}, {"forgettings": 0}, {"batch": 500, "waiting": 10_000}, {"backups": 0},
+    {"lost_stores": 0}, {"wrong_clocks": 0},
 )  # fmt: skip
 
 

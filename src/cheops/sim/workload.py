@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from cheops.engine import incarnation
 from cheops.engine.documents import key_of
 from cheops.engine.events import Submitted
-from cheops.log.causality import covers
+from cheops.engine.replica import Replica
+from cheops.log.causality import contains, covers
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, Operation, Verdict
+from cheops.log.operation import Command, Kind, Operation, content_hash
 from cheops.sim.apps import ALL_APPS, APPS, OTHER_APPS, App
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ class Profile:
     apps: tuple[str, ...] = tuple(APPS)
     batch: int = 500  # documents in a message
     waiting: int = 10_000  # operations that wait for others
+    backups: int = 0  # an old copy of a site's disk is put back, sometimes with its application's state
+    wrong_clocks: int = 0  # a clock is an hour ahead for seconds; sites refuse what is stamped in the future
+    lost_stores: int = 0  # a site loses its disk, and its application keeps its state
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
@@ -90,6 +95,9 @@ PROFILES = {
             long_delay=0, partitions=0, one_way_cuts=0, crashes=0, crash_between_effects=0, skew_ms=0, clock_jumps=0,
             trouble=0,
         ),
+        Profile("restored", backups=2, lost_stores=1, crashes=2, partitions=3, site_changes=0.02, matrix_changes=0.01),
+        Profile("lost", lost_stores=3, operations=25, crashes=1, partitions=1, deletes=0, forces=0, matrix_changes=0),
+        Profile("clocks", wrong_clocks=2, crashes=2, partitions=3, site_changes=0.02, matrix_changes=0.01),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile(
             "members", forgettings=3, site_changes=0.05, batch=2, waiting=5, operations=50,
@@ -112,6 +120,9 @@ PROFILES = {
 }  # fmt: skip
 
 
+_HOUR_MS = 3_600_000
+
+
 def schedule(world: "World") -> None:
     """Schedule operations and faults, all drawn from the seed of the world."""
     random, profile = world.random, world.profile
@@ -132,8 +143,23 @@ def schedule(world: "World") -> None:
         world.after(random.randint(0, profile.duration_ms), lambda: _rot(world, random.choice(names)))
     for _ in range(profile.forgettings):
         world.after(random.randint(500, profile.duration_ms), lambda: world.membership.forget(random.choice(names)))
+    _schedule_replacements(world, names)
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
+
+
+def _schedule_replacements(world: "World", names: list[str]) -> None:
+    """Stores that are replaced or lost, and clocks that are wrong for long."""
+    random, profile = world.random, world.profile
+    for _ in range(profile.backups):
+        taken_ms = random.randint(1_000, profile.duration_ms - 1_000)
+        world.after(taken_ms, lambda: _back_up(world, random.choice(names)))
+    for _ in range(profile.lost_stores):
+        world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_store(world, random.choice(names)))
+    # Always the same site: two that are wrong together accept what the other one makes, and nobody can take that back.
+    wrong = random.choice(names) if profile.wrong_clocks else ""
+    for _ in range(profile.wrong_clocks):
+        world.after(random.randint(1_000, profile.duration_ms), lambda: _set_wrong(world, wrong))
 
 
 def _schedule_operations(world: "World") -> None:
@@ -197,9 +223,7 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
 
 def _last_list(world: "World", resource: _Resource) -> tuple[str, ...]:
     """The newest list of sites that was ever decided, though not every site may know it yet."""
-    lists = [op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK]
-    newest = max(lists, key=lambda op: op.stamp, default=None)
-    return newest.sites if newest and newest.sites else resource.first
+    return (world.last_sites(resource.name) if resource.name in world.decided else ()) or resource.first
 
 
 def reset_line(app: App) -> str:
@@ -270,6 +294,19 @@ def _rot(world: "World", name: str) -> None:
         world.inject("bit rot", f"the disk of {name} changes {op.id} of {op.resource} to '{line}'")
 
 
+def _set_wrong(world: "World", name: str) -> None:
+    """The clock of a site is an hour ahead for a while, and then put right."""
+    node = world.nodes[name]
+    node.skew_ms += _HOUR_MS
+    world.inject("clock wrong for long", f"the clock of {name} is an hour ahead")
+
+    def put_right() -> None:
+        node.skew_ms -= _HOUR_MS
+        world.record(f"the clock of {name} is right again")
+
+    world.after(world.random.randint(500, 4_000), put_right)
+
+
 def _lose_disk(world: "World", name: str) -> None:
     """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
     if world.profile.patient:
@@ -277,13 +314,8 @@ def _lose_disk(world: "World", name: str) -> None:
             world.lose_disk(name)
         elif not world.calm:
             world.after(_WAIT_MS, lambda: _lose_disk(world, name))
-        return
-    node = world.nodes[name]
-    if node.site is None or any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
-        return
-    if any((replica := node.replica(resource)) and replica.sites == (name,) for resource in world.decided):
-        return  # nobody else has that resource
-    world.lose_disk(name)
+    elif _is_replaceable(world, name):
+        world.lose_disk(name)
 
 
 def _has_nothing_of_its_own(world: "World", name: str) -> bool:
@@ -297,3 +329,43 @@ def _has_nothing_of_its_own(world: "World", name: str) -> bool:
         if replica.drafts or not any(o and covers(o.history.known, replica.history.known) for o in others):
             return False
     return node.site is not None
+
+
+def _lose_store(world: "World", name: str) -> None:
+    if _is_replaceable(world, name):
+        world.lose_store(name)
+
+
+def _back_up(world: "World", name: str) -> None:
+    """Copy the disk of a site, and put the copy back some seconds later."""
+    backup, with_application = world.nodes[name].back_up(), world.random.random() < 0.5
+
+    def restore() -> None:
+        if not world.calm and _is_replaceable(world, name):
+            world.restore_backup(name, backup, with_application=with_application)
+
+    world.after(world.random.randint(500, 5_000), restore)
+
+
+def _is_replaceable(world: "World", name: str) -> bool:
+    """Whether everything that a site has decided is known elsewhere, and nothing waits to be issued again."""
+    node = world.nodes[name]
+    if node.site is None:
+        return False
+    others = [other for other in world.nodes.values() if other is not node]
+    for resource in world.decided:
+        own = [d for d in node.disk.of_resource(resource) if isinstance(d, Operation) and d.origin.site == name]
+        replicas = [replica for other in others if (replica := other.replica(resource))]
+        if not all(any(_has(replica, op) for replica in replicas) for op in own if op.verdict is not None):
+            return False
+        replica = node.replica(resource)
+        if replica is None:
+            continue
+        if replica.sites == (name,) or incarnation.waiting(replica) or (replica.withdrawn and replica.drafts):
+            return False  # nobody else has that resource, or what is issued again
+    return True
+
+
+def _has(replica: Replica, op: Operation) -> bool:
+    held = replica.history.ops.get(op.id)
+    return contains(replica.history.known, op.id) and (held is None or content_hash(held) == content_hash(op))

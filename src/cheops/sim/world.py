@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
-from cheops.engine.documents import Key
+from cheops.engine.documents import Key, Message, Withdrawn
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -23,23 +23,29 @@ from cheops.engine.events import (
     Ran,
     Received,
     Resolved,
+    Restart,
     Run,
     Save,
     Send,
     Stage,
+    StoreOutdated,
     Tick,
 )
+from cheops.engine.intake import future_objection, without
 from cheops.engine.settings import Limits, ResourceType, Settings
-from cheops.log.operation import Operation, OpId, Reply, Status
+from cheops.log.causality import Clock
+from cheops.log.operation import Operation, OpId, Reply, Status, Verdict, content_hash, precedence
 from cheops.log.policy import Policy, SiteGroup
+from cheops.peers.heartbeat import Watermark
 from cheops.sim.apps import ALL_APPS, App
 from cheops.sim.membership import Membership
-from cheops.sim.node import Node
+from cheops.sim.node import Backup, Node
 from cheops.sim.workload import Profile
 
 _TICK_MS = 100  # as often as the agent
 _RELOAD_MS = 200
 _HEARTBEAT_MS = 250
+_CLOCK_SKEW_MS = 30_000  # more than the clocks of sites differ, except where one is wrong for long
 
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
@@ -73,12 +79,17 @@ class World:
         self.succeeded: set[tuple[str, OpId | None, str]] = set()
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
+        self.variants: dict[tuple[str, OpId], dict[int, Operation]] = {}  # a site may give an id twice
+        self.replaced: set[str] = set()  # sites whose disk was replaced, while their application may have been kept
+        self.given_twice: set[tuple[str, OpId]] = set()
+        self.withdrawn: dict[tuple[str, OpId, int], Withdrawn] = {}
         self.recipients: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
         self.documents_sent: Counter[str] = Counter()  # by resource
         self.documents_taken: Counter[str] = Counter()  # from other sites, by resource
         self.notices: list[tuple[str, Notify]] = []
         self.resolved: set[tuple[str, str, OpId]] = set()
         self.apps: dict[str, App] = {}
+        self.marks: dict[tuple[str, str], Watermark] = {}  # what each site last heard of the store of another
         self.cut: set[tuple[str, str]] = set()  # directed links that are down
         self.calm = False
         self.status_problems: list[str] = []  # what a status said that was not true: see status_checker.py
@@ -149,9 +160,31 @@ class World:
         node.states.clear()
         node.log.clear()
         self.inject("rebirth", f"{name} comes back with an empty disk")
+        self._begin_again(name)
+
+    def _begin_again(self, name: str) -> None:
+        """Start a node whose disk is another one now."""
+        self.replaced.add(name)
         for key in [key for key in self._up if key[0] == name]:
             del self._up[key]
         self.restart(name)
+
+    def restore_backup(self, name: str, backup: Backup, *, with_application: bool) -> None:
+        """The disk of a node is replaced by an old copy, and perhaps its application."""
+        node = self.nodes[name]
+        node.crash()
+        node.restore(backup, with_application=with_application)
+        what = "with its application" if with_application else "but not its application"
+        self.inject("restored backup", f"{name} is restored from a backup, {what}")
+        self._begin_again(name)
+
+    def lose_store(self, name: str) -> None:
+        """The disk of a node is lost, and its application goes on with what it has."""
+        node = self.nodes[name]
+        node.crash()
+        node.new_disk()
+        self.inject("lost store, application kept", f"{name} comes back with an empty disk, its application kept")
+        self._begin_again(name)
 
     def _ticker(self, name: str) -> Callable[[], None]:
         def tick() -> None:
@@ -175,10 +208,28 @@ class World:
         return not self.membership.separates(name, other)
 
     def _sense(self, name: str, other: str) -> None:
+        if self.reaches(name, other):
+            self._return_mark(name, self.nodes[other])
         now = self.nodes[other].origin.incarnation if self.reaches(name, other) else None
         if self._up.get((name, other)) != now:
             self._up[name, other] = now
             self.deliver(name, PeerUp(other, now) if now else PeerDown(other))
+
+    def last_sites(self, resource: str) -> tuple[str, ...]:
+        """The newest list of sites that was ever decided."""
+        lists = [op for op in self.decided[resource].values() if op.sites and op.verdict is Verdict.OK]
+        newest = max(lists, key=lambda op: op.stamp, default=None)
+        return (newest.sites or ()) if newest else ()
+
+    def _return_mark(self, name: str, other: Node) -> None:
+        """A site tells another one with each heartbeat what it last heard of its store (cheops.peers.watermark)."""
+        mark = self.marks.get((name, other.name))
+        if mark is not None and other.site is not None and other.has_lost(mark):
+            self.inject("old copy seen by a heartbeat")
+            why = f"the store of this site is an old copy: {name} has seen a later one"
+            self.deliver(other.name, StoreOutdated(why, mark.clock, later=mark.incarnation))
+        if other.site is not None:
+            self.marks[name, other.name] = other.mark()
 
     def deliver(self, name: str, event: Event) -> None:
         """Pass an event to a node and carry out its effects, unless the node crashes between two of them."""
@@ -216,6 +267,9 @@ class World:
                 self.note_answer(node, effect)
             case Fault():
                 raise effect.error
+            case Restart():
+                self.record(f"{node.name}: {effect.why}")
+                self.crash(node.name, self.random.randint(5, 500), "to begin a new incarnation")
             case Notify():
                 self.notices.append((node.name, effect))
             case Load():
@@ -259,6 +313,7 @@ class World:
             if isinstance(document, Operation | Reply) and document.origin != node.origin:
                 self.documents_taken[document.resource] += 1
         self._note_decided(save)
+        self._note_withdrawn(node, save)
         self._note_success(save)
 
     def _note_success(self, save: Save) -> None:
@@ -266,11 +321,35 @@ class World:
             if isinstance(document, Reply) and document.status is Status.OK and not document.replay:
                 self.succeeded.add((document.resource, document.op, document.origin.site))
 
+    def _note_withdrawn(self, node: Node, save: Save) -> None:
+        """An operation that was withdrawn is acknowledged as the one that it was issued again as, if any."""
+        for document in save.documents:
+            if isinstance(document, Withdrawn):
+                self.withdrawn[document.resource, document.op.id, content_hash(document.op)] = document
+                self._take_out(document.op)
+                node.forget_runs(document.op)
+
+    def _take_out(self, op: Operation) -> None:
+        contents = self.variants.get((op.resource, op.id), {})
+        contents.pop(content_hash(op), None)
+        self._choose(op, contents)
+
+    def _choose(self, op: Operation, contents: dict[int, Operation]) -> None:
+        """Of several operations with one id, the earliest counts that its site has not taken back."""
+        decided = self.decided.setdefault(op.resource, {})
+        decided.pop(op.id, None)
+        if contents:
+            decided[op.id] = min(contents.values(), key=precedence)
+
     def _note_decided(self, save: Save) -> None:
         for document in save.documents:
             if isinstance(document, Operation) and document.verdict is not None:
-                decided = self.decided.setdefault(document.resource, {})
-                decided[document.id] = document
+                contents = self.variants.setdefault((document.resource, document.id), {})
+                contents[content_hash(document)] = document
+                self._choose(document, contents)
+                if len(contents) > 1:
+                    self.given_twice.add((document.resource, document.id))
+                decided = self.decided[document.resource]
                 if len(decided) > _MAX_OPERATIONS * self.profile.operations:
                     raise RuntimeError(f"{document.resource} gets operation after operation by itself")
 
@@ -340,8 +419,26 @@ class World:
     def _arrive(self, sender: str, send: Send) -> None:
         if not self.is_cut(sender, send.peer):
             self.recipients.setdefault(send.message.resource, set()).add(send.peer)
-            self.deliver(send.peer, Received(sender, send.message))
+            message = self._without_future(send.peer, send.message) if self.profile.wrong_clocks else send.message
+            self.deliver(send.peer, Received(sender, message))
             self.after_arrival(sender, send)
+
+    def _without_future(self, receiver: str, message: Message) -> Message:
+        """As agents do where sites have identities: what is stamped far ahead is refused."""
+        now_ms = self.nodes[receiver].now_ms(self.now_ms)
+        objections = {id(op): future_objection(op, now_ms, _CLOCK_SKEW_MS) for op in message.ops}
+        bad = {id_: objection for id_, objection in objections.items() if objection}
+        self.injected["operation of the future refused"] += len(bad)
+        return without(message, bad) if bad else message
+
+    def cure_clocks(self) -> None:
+        """Act as the operator, or the agent: a site whose stamps are ahead begins a new incarnation."""
+        for name, node in self.nodes.items():
+            right_ms = node.now_ms(self.now_ms)
+            if self.profile.wrong_clocks and node.site and node.site.clock.time_ms > right_ms + _CLOCK_SKEW_MS:
+                self.inject("wrong stamps cured")
+                self.replaced.add(name)
+                self.deliver(name, StoreOutdated("its clock was wrong", Clock(right_ms), old_copy=False))
 
     # -- the operator --------------------------------------------------------------------------------
 

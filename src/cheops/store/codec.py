@@ -12,7 +12,8 @@ The id of a document is its key as text:
 
     op/<resource>/<site>/<incarnation>/<seq>   reply/<resource>/<site>/<incarnation>/<n>
     proof/<resource>/<site>/<incarnation>/<seq>   matrix/<hash>   statement/<resource>
-    started/<resource>   ledger/<resource>   clock   peers
+    withdrawn/<resource>/<site>/<incarnation>/<seq>   inherited/<resource>
+    started/<resource>   ledger/<resource>   clock   peers   lineage
 
 Each part is percent-encoded, so any name is possible. A key has one spelling, and any other is refused: otherwise one
 document could be stored under two ids.
@@ -26,7 +27,20 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from cheops.engine.documents import Document, EpochRecord, Key, Ledger, Message, Peers, Proof, SiteClock, Started
+from cheops.engine.documents import (
+    Document,
+    EpochRecord,
+    Inherited,
+    Key,
+    Ledger,
+    Lineage,
+    Message,
+    Peers,
+    Proof,
+    SiteClock,
+    Started,
+    Withdrawn,
+)
 from cheops.log import operation
 from cheops.log.matrix import Entry, Matrix, MatrixError
 from cheops.log.operation import (
@@ -110,7 +124,20 @@ def _decode_value(type_: type, value: Any) -> object:
 
 # Deterministic: dictionaries and sets are sorted, so equal documents have equal bytes at every site.
 _encoder = msgspec.json.Encoder(enc_hook=_encode_value, order="deterministic")
-_Decoded: TypeAlias = Operation | Reply | _MatrixDocument | Statement | Started | Ledger | Proof | SiteClock | Peers
+_Decoded: TypeAlias = (
+    Operation
+    | Reply
+    | _MatrixDocument
+    | Statement
+    | Started
+    | Ledger
+    | Proof
+    | Withdrawn
+    | Inherited
+    | Lineage
+    | SiteClock
+    | Peers
+)
 _documents: msgspec.json.Decoder[_Decoded] = msgspec.json.Decoder(_Decoded, dec_hook=_decode_value)
 _messages = msgspec.json.Decoder(Message, dec_hook=_decode_value)
 
@@ -251,9 +278,9 @@ def decode_plain(data: bytes) -> dict[str, Any]:
 
 _MAX_ID_CHARACTERS = 50_000  # three names of the greatest length, every byte of them encoded
 _NUMBER = re.compile("[1-9][0-9]{0,15}")
-_NUMBERED = {kind: kind for kind in ("op", "reply", "proof")}
-_NAMED = {kind: kind for kind in ("matrix", "statement", "started", "ledger")}
-_SINGLE = {kind: kind for kind in ("clock", "peers")}
+_NUMBERED = {kind: kind for kind in ("op", "reply", "proof", "withdrawn")}
+_NAMED = {kind: kind for kind in ("matrix", "statement", "started", "ledger", "inherited")}
+_SINGLE = {kind: kind for kind in ("clock", "peers", "lineage")}
 _PARTS = {**dict.fromkeys(_NUMBERED, 5), **dict.fromkeys(_NAMED, 2), **dict.fromkeys(_SINGLE, 1)}
 
 

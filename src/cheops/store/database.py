@@ -57,6 +57,10 @@ def translate_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: {advice} ({error})" if advice else f"{path}: {error}") from error
 
 
+def new_incarnation() -> str:
+    return secrets.token_hex(6)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit all statements of the block, or none."""
@@ -190,7 +194,7 @@ def _first(connection: sqlite3.Connection) -> None:
     for statement in _FIRST.split(";"):  # executescript would commit the transaction
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    facts = {"incarnation": secrets.token_hex(6), "created": datetime.now(UTC).isoformat(timespec="seconds")}
+    facts = {"incarnation": new_incarnation(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
     connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cheops.engine.documents import Document, Key, Peers, SiteClock
+from cheops.engine.documents import NO_LINEAGE, Document, Key, Lineage, Peers, SiteClock
 from cheops.engine.events import Recovered, Save
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import Clock
@@ -43,6 +43,9 @@ class Store(Protocol):
     @property
     def incarnation(self) -> str:
         """A random text, chosen when the store is created: a site that restarts with an empty disk has another one."""
+
+    def begin_incarnation(self) -> None:
+        """Choose another incarnation, durably. Documents stay."""
 
     def commit(self, saves: Sequence[Save]) -> int:
         """Write all of these, in order, in one transaction; gives the feed's last number afterwards.
@@ -122,6 +125,7 @@ def recovered_from(documents: Iterable[Document], unsynced: Iterable[str]) -> Re
         tuple(document for document in documents if isinstance(document, Matrix)),
         tuple(unsynced),
         next((document.incarnations for document in documents if isinstance(document, Peers)), {}),
+        next((document for document in documents if isinstance(document, Lineage)), NO_LINEAGE),
     )
 
 

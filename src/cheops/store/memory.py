@@ -46,6 +46,10 @@ class MemoryStore:
 
     # -- writing ---------------------------------------------------------------------------------
 
+    def begin_incarnation(self) -> None:
+        self._check_open()
+        self.incarnation = secrets.token_hex(6)
+
     def commit(self, saves: Sequence[Save]) -> int:
         self._check_open()
         writes = writes_of(saves, self.add_signatures)  # everything that can fail comes before the first change

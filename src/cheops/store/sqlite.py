@@ -32,6 +32,7 @@ from cheops.store.database import (
     EVERYTHING,
     FileLock,
     create_file,
+    new_incarnation,
     open_reader,
     open_writer,
     transaction,
@@ -277,6 +278,14 @@ class SQLiteStore:
         return row and row[0]
 
     # -- writing ---------------------------------------------------------------------------------
+
+    def begin_incarnation(self) -> None:
+        with self._write_lock, translate_errors(self.path):
+            self._check_open()
+            incarnation = new_incarnation()
+            with transaction(self._connection):
+                self._connection.execute("UPDATE meta SET value = ? WHERE name = 'incarnation'", (incarnation,))
+            self.incarnation = incarnation
 
     def commit(self, saves: Sequence[Save]) -> int:
         writes = writes_of(saves, self.add_signatures)  # before the lock: other writers need not wait for this

@@ -21,6 +21,7 @@ from cheops.api.models.site import (
     AuditLog,
     Changes,
     Checks,
+    Clocks,
     Decided,
     Health,
     Invitation,
@@ -324,6 +325,27 @@ CHECK = Endpoint(
     summary=f"Check {', '.join(CHECK_GROUPS[:-1])} and {CHECK_GROUPS[-1]}",
     response=Checks,
     success="The result of each check.",
+)
+GET_CLOCK = Endpoint(
+    name="getClock",
+    method="GET",
+    path="/clock",
+    right=READ_SITE,
+    tag="agent",
+    summary="Show the clock of this site beside those of the others, and what stamps hold back",
+    response=Clocks,
+    success="The clocks.",
+)
+CURE_CLOCK = Endpoint(
+    name="cureClock",
+    method="POST",
+    path="/clock/cure",
+    right=ADMIN,
+    tag="agent",
+    summary="Issue again what other sites refuse because of its stamp; the agent starts again",
+    response=Clocks,
+    success="The clocks; the agent is about to start again.",
+    problems=(409,),
 )
 HEALTH = Endpoint(
     name="health",

@@ -11,6 +11,8 @@ from cheops.api.endpoints.declaration import NoParameters
 from cheops.api.endpoints.site import (
     CHECK,
     CREATE_TOKEN,
+    CURE_CLOCK,
+    GET_CLOCK,
     HEALTH,
     LIST_TOKENS,
     READ_AUDIT,
@@ -22,10 +24,27 @@ from cheops.api.endpoints.site import (
     AuditFilter,
 )
 from cheops.api.guard import request_info
-from cheops.api.models.site import AuditLog, Checks, Health, MadeToken, NewToken, Session, SignIn, TokenList, TokenView
+from cheops.api.models.site import (
+    AuditLog,
+    Checks,
+    Clocks,
+    Health,
+    HeldStamps,
+    MadeToken,
+    NewToken,
+    PeerClock,
+    Session,
+    SignIn,
+    TokenList,
+    TokenView,
+)
 from cheops.api.request import ApiRequest, handles, json_response
 from cheops.api.views.operations import time_text
+from cheops.engine.intake import FUTURE_STAMP
+from cheops.errors import ClientError
 from cheops.node.node import Node
+from cheops.peers.liveness import SiteState
+from cheops.peers.prober import now
 from cheops.security.audit_query import AuditQuery, read_log
 from cheops.security.principal import Kind, Principal, Reach
 from cheops.security.tokens import LASTS_S, BadTokenError, Token
@@ -34,6 +53,45 @@ from cheops.security.tokens import LASTS_S, BadTokenError, Token
 @handles(CHECK)
 async def check(request: ApiRequest) -> Checks:
     return await checks(request.node, request.gateway)
+
+
+@handles(GET_CLOCK)
+async def get_clock(request: ApiRequest) -> Clocks:
+    return _clocks(request.node)
+
+
+@handles(CURE_CLOCK)
+async def cure_clock(request: ApiRequest) -> Clocks:
+    found = _clocks(request.node)
+    if not found.is_held_back:
+        raise ClientError(
+            f"the stamps of {request.node.name} are not ahead of its clock, so there is nothing to cure; is the clock "
+            "right? 'cheops clock' shows it beside those of the other sites",
+            status=409,
+        )
+    request.node.clock_check.cure(request.node.pump, f"{request.principal} has asked for it")
+    return found
+
+
+def _clocks(node: Node) -> Clocks:
+    at = now()
+    ahead_ms = node.clock_check.ahead_ms(node.pump) if node.verifier else 0.0  # without security all stamps are taken
+    allowed_ms = node.config.security.clock_skew_s * 1000
+    peers = [site for site in node.mesh.sites(at) if site.name != node.name and site.state is not SiteState.FORGOTTEN]
+    refused = [one for one in node.refusals.all() if one.reason == FUTURE_STAMP]
+    return Clocks(
+        site=node.name,
+        time=time_text(int(at.wall_ms)),
+        majority_offset_ms=node.mesh.common_clock.offset_ms,
+        stamps_ahead_ms=ahead_ms,
+        allowed_ms=allowed_ms,
+        is_held_back=ahead_ms > allowed_ms,
+        clocks=tuple(
+            PeerClock(site=peer.name, up=peer.is_up, offset_ms=peer.clock.offset_ms if peer.clock else None)
+            for peer in peers
+        ),
+        refused=tuple(HeldStamps(site=one.who, times=one.times, detail=one.detail) for one in refused),
+    )
 
 
 @handles(HEALTH)

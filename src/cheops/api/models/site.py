@@ -281,6 +281,35 @@ class Checks(Struct, frozen=True, kw_only=True):
     checks: Annotated[tuple[Check, ...], doc("The checks, group by group.")]
 
 
+class PeerClock(Struct, frozen=True, kw_only=True):
+    """The clock of another site."""
+
+    site: Annotated[str, doc("The site.", "site2")]
+    up: Annotated[bool, doc("Whether it is up; otherwise this is what was last measured.", True)]
+    offset_ms: Annotated[float | None, doc("How far it is ahead of the clock here; null: not measured yet.", 12.5)]
+
+
+class HeldStamps(Struct, frozen=True, kw_only=True):
+    """Operations that are refused here because of their stamps."""
+
+    site: Annotated[str, doc("The site that made them.", "site3")]
+    times: Annotated[int, doc("How often, since the agent started.", 3)]
+    detail: Annotated[str, doc("The last of them.", "the clock of site3 was 58 min ahead of ours …")]
+
+
+class Clocks(Struct, frozen=True, kw_only=True):
+    """The clock of a site beside those of the others, and what its stamps hold back."""
+
+    site: Annotated[str, doc("The site.", "site1")]
+    time: Annotated[str, doc("Its time.", "2026-11-16T01:41:31.885Z")]
+    majority_offset_ms: Annotated[float | None, doc("How far most sites are ahead of it; null: too few.", 0.5)]
+    stamps_ahead_ms: Annotated[float, doc("How far its newest stamp is ahead of the time; at least 0.", 0)]
+    allowed_ms: Annotated[float, doc("How far stamps may be ahead: security.clock_skew.", 300_000)]
+    is_held_back: Annotated[bool, doc("Whether other sites refuse what this one makes.", False)]
+    clocks: Annotated[tuple[PeerClock, ...], doc("The clocks of the other sites.")]
+    refused: Annotated[tuple[HeldStamps, ...], doc("What this site refuses because of stamps.")]
+
+
 class Problem(Struct, frozen=True, kw_only=True):
     """A problem document (RFC 9457)."""
 

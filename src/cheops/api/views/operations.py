@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from cheops.api.models.operations import Effect, OperationView, ReplyView
 from cheops.backends.http.explanation import request_text, response_text
 from cheops.config.services import service_of
+from cheops.engine.documents import Withdrawn
 from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import operation_status
@@ -58,8 +59,13 @@ def full_name(id_: OpId) -> str:
 
 
 def find(replica: Replica, name: str) -> Operation:
-    """The operation that is called `site1:3` or `site1@6f1c9a:3`; of several incarnations the newest."""
+    """The operation that is called `site1:3` or `site1@6f1c9a:3`; of several incarnations the newest.
+
+    Where an operation of this name was withdrawn, the name says too little: another one may have it by now."""
     matches = [op for op in by_stamp(replica) if name in (str(op.id), full_name(op.id))]
+    for one in replica.withdrawn.values():
+        if name in (str(one.op.id), full_name(one.op.id)):
+            raise ClientError(_withdrawn_text(name, one, matches), status=409, reason="operation was withdrawn")
     if not matches:
         newest = ", ".join(str(op.id) for op in by_stamp(replica)[-5:])
         text = (
@@ -68,6 +74,24 @@ def find(replica: Replica, name: str) -> Operation:
         )
         raise ClientError(text, status=404, reason="no such operation")
     return matches[-1]
+
+
+def _withdrawn_text(name: str, one: Withdrawn, others: list[Operation]) -> str:
+    """What became of an operation that was acknowledged and is not in the log any more."""
+    shown = printable(shortened(one.op.payload.line))
+    fate = "waits until all sites of the resource have answered, and is then issued again"
+    if one.again:
+        fate = f"was issued again as {full_name(one.again)}"
+    elif one.problem:
+        fate = f"could not be issued again: {printable(one.problem)}"
+    same = [full_name(op.id) for op in others if op.id != one.op.id]
+    also = f". This name is also that of {', '.join(same)}" if same else ""
+    if any(op.id == one.op.id for op in others):
+        also += f". Another operation, which the other sites have, is {full_name(one.op.id)} in the log"
+    return (
+        f"'{printable(shortened(name))}' ({shown}) was acknowledged while the store of {one.op.origin.site} was an old "
+        f"copy or its clock was wrong; it {fate}{also}"
+    )
 
 
 def names(ids: Iterable[OpId]) -> tuple[str, ...]:

@@ -1,0 +1,139 @@
+"""A store that is an old copy, or new; and stamps that are ahead of the clocks."""
+
+from dataclasses import replace
+
+from cheops.engine import incarnation
+from cheops.engine.documents import Message
+from cheops.engine.events import Received, StoreOutdated, Verified
+from cheops.engine.status import Overall
+from cheops.log.causality import Clock
+from cheops.sim.apps import COUNTER, FILE
+from cheops.sim.node import Backup
+from tests.engine.lab import Lab
+
+HOUR_MS = 3_600_000
+
+
+def lab_of(lines: tuple[str, ...] = ("set x", "add y"), **changes: object) -> Lab:
+    lab = Lab()
+    lab.make("f", FILE, "abc", **changes)
+    for line in lines:
+        lab.submit("a", "f", line)
+    lab.run()
+    return lab
+
+
+def put_back(lab: Lab, site: str, backup: Backup, *, with_application: bool = False) -> None:
+    lab.crash(site)
+    lab.nodes[site].restore(backup, with_application=with_application)
+    lab.restart(site)
+
+
+def test_what_a_restored_site_acknowledged_alone_is_issued_again() -> None:
+    lab = lab_of()
+    backup = lab.nodes["a"].back_up()
+    lab.submit("a", "f", "add lost")
+    lab.run()
+    lab.partition("a", "bc")
+    put_back(lab, "a", backup)
+    lab.submit("a", "f", "add alone")  # with the number that the others know as another operation
+    lab.run()
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "lost", "alone")] * 3
+    assert lab.status("b", "f").overall is Overall.CONVERGED
+    assert lab.nodes["a"].origin.incarnation == "2"
+    (one,) = lab.at("a", "f").withdrawn.values()
+    assert one.again is not None
+    assert one.again.origin == lab.nodes["a"].origin
+
+
+def test_a_claim_is_no_proof() -> None:
+    """A peer that counts more of this site's operations is asked for them, and nothing else follows."""
+    lab = lab_of()
+    own = lab.nodes["a"].origin
+    message = Message("f", "1", known={own: 100}, known_replies={own: 100})
+    lab.take("a", Received("b", message))
+    assert lab.nodes["a"].origin == own
+    assert any(flight.message.recall for flight in lab.flights)
+    lab.run()
+    assert lab.nodes["a"].origin == own
+    assert lab.status("a", "f").overall is Overall.CONVERGED
+
+
+def test_nothing_is_issued_again_before_all_sites_have_answered() -> None:
+    lab = lab_of()
+    backup = lab.nodes["a"].back_up()
+    lab.submit("a", "f", "add lost")
+    lab.run()
+    lab.partition("a", "b", "c")
+    put_back(lab, "a", backup)
+    lab.submit("a", "f", "add alone")
+    lab.run()
+    lab.partition("ab", "c")
+    lab.run()
+    assert lab.nodes["a"].origin.incarnation == "2"
+    assert incarnation.waiting(lab.at("a", "f"))
+    assert lab.status("a", "f").overall is not Overall.CONVERGED
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "lost", "alone")] * 3
+
+
+def test_a_new_store_resets_what_the_application_had() -> None:
+    lab = lab_of(("add x", "add y"))
+    lab.crash("b")
+    lab.nodes["b"].new_disk()  # and its application goes on
+    lab.restart("b")
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y")] * 3
+    assert lab.status("b", "f").overall is Overall.CONVERGED
+
+
+def test_without_a_base_the_status_says_that_the_effects_may_be_there_twice() -> None:
+    lab = lab_of(("add x", "add y"), reset=None)
+    lab.crash("b")
+    lab.nodes["b"].new_disk()
+    lab.restart("b")
+    lab.run()
+    found = lab.status("b", "f")
+    assert found.overall is Overall.DIVERGED
+    assert "its application may have had these effects before" in found.drift
+    assert "cheops repair f --from SITE" in found.drift
+    assert lab.status("a", "f").overall is not Overall.CONVERGED
+    lab.nodes["b"].states["f"] = ("x", "y")  # the operator has put it right, and compares
+    lab.take("b", Verified("f", "b", "", lab.now_ms))
+    lab.run()
+    assert lab.status("b", "f").overall is Overall.CONVERGED
+
+
+def test_wrong_stamps_are_taken_back_and_the_clock_goes_back() -> None:
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add wrong")
+    lab.run()
+    lab.nodes["a"].skew_ms = 0
+    lab.take("a", StoreOutdated("its clock was wrong", Clock(lab.now_ms), old_copy=False))
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "wrong")] * 3
+    newest = lab.at("b", "f").history.latest
+    assert newest is not None
+    assert newest.time_ms <= lab.now_ms
+
+
+def test_a_counter_is_not_counted_twice() -> None:
+    lab = Lab()
+    lab.make("n", replace(COUNTER), "abc")
+    for line in ("inc 1", "inc 2"):
+        lab.submit("a", "n", line)
+    lab.run()
+    backup = lab.nodes["b"].back_up()
+    lab.submit("a", "n", "inc 4")
+    lab.run()
+    put_back(lab, "b", backup)  # it has run inc 4, and does not know that any more
+    lab.take("b", StoreOutdated("a peer has a later mark of its store", Clock(lab.now_ms)))
+    lab.submit("b", "n", "inc 8")
+    lab.run()
+    assert lab.states("n", "abc") == [15, 15, 15]
