@@ -76,7 +76,7 @@ class StatusChecker:
     def _problems(self, node: Node, replica: Replica) -> Iterator[str]:
         assert node.site is not None  # noqa: S101 - it has a replica
         for site in replica.sites:
-            if site != node.name:
+            if site != node.name and site not in self._world.replaced:  # an old copy has less than was reported
                 yield from self._report_problems(node, replica, site)
                 yield from _has_problems(self._world.nodes[site], evidence_of(replica, site))
         found = status(replica, set(node.site.up))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cheops.engine import incarnation
-from cheops.engine.documents import key_of
+from cheops.engine.documents import Ledger, key_of
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
@@ -314,8 +314,14 @@ def _lose_disk(world: "World", name: str) -> None:
             world.lose_disk(name)
         elif not world.calm:
             world.after(_WAIT_MS, lambda: _lose_disk(world, name))
-    elif _is_replaceable(world, name):
+    elif _is_synced(world, name) and _is_replaceable(world, name):
         world.lose_disk(name)
+
+
+def _is_synced(world: "World", name: str) -> bool:
+    """Whether, by what a site knows itself, every other site has all that it has."""
+    ledgers = [d for d in world.nodes[name].disk.durable.values() if isinstance(d, Ledger)]
+    return not any(ledger.unsynced for ledger in ledgers)
 
 
 def _has_nothing_of_its_own(world: "World", name: str) -> bool:
@@ -332,7 +338,7 @@ def _has_nothing_of_its_own(world: "World", name: str) -> bool:
 
 
 def _lose_store(world: "World", name: str) -> None:
-    if _is_replaceable(world, name):
+    if _is_synced(world, name) and _is_replaceable(world, name):
         world.lose_store(name)
 
 
