@@ -303,3 +303,18 @@ def test_pieces_that_nobody_asked_for_take_no_memory() -> None:
     lab.take("a", Received("b", replace(_piece(1), ask=False)))
     assert lab.nodes["a"].site is not None
     assert len(lab.nodes["a"].site.assemblies) == 0
+
+
+def test_a_source_that_waits_for_long_between_two_attempts_is_listened_to() -> None:
+    """What it brings shows that it is not in vain, even if it has brought nothing for longer than the patience."""
+    lab = Counted("ab", batch=50)
+    lab.fill(20, "ab", "a")
+    replica = lab.at("b", "n")
+    ahead = dict(replica.history.known)
+    ahead[lab.nodes["a"].origin] += 1
+    replica.source.choose("a", lab.now_ms)
+    lab.now_ms += 60_000
+    piece = Piece("s", 1, 2)
+    lab.take("b", Received("a", Message("n", "1", known=ahead, ask=True, piece=piece)))
+    assert replica.source.site == "a"
+    assert replica.assemblies.held("n", "a") == piece

@@ -147,7 +147,8 @@ def consider(replica: Replica, peer: str, message: Message, up: Container[str], 
     Only questions count: what a site has just pushed may have overtaken what it pushed before.
     """
     source = replica.source
-    if source.is_fruitless(now_ms):
+    brings_something = source.site == peer and (message.piece or message.snapshot or message.ops or message.replies)
+    if source.is_fruitless(now_ms) and not brings_something:  # it may wait for longer between two attempts
         replica.peer(source.site).as_source.back_off(now_ms)
         source.clear()
     if not message.ask or not peer or not _lacks(replica, message.known, message.known_replies):

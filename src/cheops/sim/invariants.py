@@ -23,7 +23,7 @@ from cheops.sim.world import World, ever_listed_sites
 
 _REPLACING = {"take-one", "take-both-reverse-order"}
 _MIRRORED = {"take-one", "take-both-keep-order"}
-_MOST_SENT, _SENT_ANYWAY = 1.25, 80  # documents per document that is new where it comes, and in short histories
+_MOST_SENT, _SENT_ANYWAY = 1.3, 80  # documents per document that is new where it comes, and in short histories
 
 
 def reference_effective(ops: Iterable[Operation], entries: Iterable[Entry]) -> list[OpId]:
