@@ -52,9 +52,13 @@ def cut_and_healed(app: App, base: str, one: str, other: str, **changes: Any) ->
 
 
 def deliver_to(lab: Lab, site: str) -> None:
-    """The operations that are on their way to a site; its replies are not delivered yet."""
-    for flight in [flight for flight in lab.flights if flight.peer == site and flight.message.ops]:
-        lab.deliver(flight)
+    """The operations that are on their way to a site, after questions and answers; its replies are not delivered yet."""
+    for _ in range(10):
+        found = [flight for flight in lab.flights if flight.peer == site and flight.message.ops]
+        for flight in found or [flight for flight in lab.flights if not flight.message.ops]:
+            lab.deliver(flight)
+        if found:
+            return
 
 
 def try_out(lab: Lab, site: str, line: str, **changes: Any) -> DryRun:
