@@ -20,6 +20,7 @@ LABELS = {
     "CommandLineError": "command line",
     "CommandNotAllowedError": "command not allowed",
     "CredentialsError": "credentials",
+    "DamagedError": "store",
     "DiskFullError": "disk full",
     "ForgedSenderError": "forged sender",
     "GraceError": "expired certificate",
