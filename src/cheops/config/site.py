@@ -205,7 +205,7 @@ class SiteConfig(Section):
         if not self.security.is_specified:
             yield MISSING_SECURITY
         for name, type_ in self.types.items():
-            yield from (f"types.{name}: {problem}" for problem in type_.problems())
+            yield from (f"types.{name}: {problem}" for problem in type_.problems(self.data))
 
     @property
     def listeners(self) -> Iterable[tuple[str, Address]]:

@@ -281,11 +281,12 @@ class TypeConfig(Section):
             )
         yield from self._warnings_of_commands()
 
-    def problems(self) -> Iterator[str]:
+    def problems(self, data: Path) -> Iterator[str]:
         """Why the first command would fail on this machine. Not part of what was read: the machine may change while
-        the file stays the same."""
-        if self.command.cwd is not None and not self.command.cwd.is_dir():
-            yield f"the directory of 'cwd' does not exist: {self.command.cwd}"
+        the file stays the same. The agent makes its data directory when it starts, and those above it."""
+        cwd = self.command.cwd
+        if cwd is not None and not cwd.is_dir() and not data.is_relative_to(cwd):
+            yield f"the directory of 'cwd' does not exist: {cwd}"
         if self.command.user is not None and not _is_user(self.command.user):
             yield f"there is no user '{self.command.user}' on this machine: create it, or correct 'user'"
 
