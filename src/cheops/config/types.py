@@ -9,6 +9,7 @@ import pwd
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self, TypeVar
 
 from cheops.config.command import (
