@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from cheops.engine import incarnation
 from cheops.engine.documents import Message
-from cheops.engine.events import Received, StoreOutdated, Verified
+from cheops.engine.events import Effects, Received, StoreOutdated, Verified
 from cheops.engine.status import Overall
 from cheops.log.causality import Clock
+from cheops.log.matrix import Entry, Matrix, Result
 from cheops.sim.apps import COUNTER, FILE
 from cheops.sim.node import Backup
 from tests.engine.lab import Lab
@@ -121,6 +122,38 @@ def test_wrong_stamps_are_taken_back_and_the_clock_goes_back() -> None:
     newest = lab.at("b", "f").history.latest
     assert newest is not None
     assert newest.time_ms <= lab.now_ms
+
+
+def with_note(name: str) -> Matrix:
+    """The rules of files, in a matrix of another hash."""
+    return Matrix((*FILE.matrix.entries, Entry("never", name, Result.TAKE_BOTH)))
+
+
+def cure(lab: Lab, site: str) -> None:
+    lab.nodes[site].skew_ms = 0
+    lab.take(site, StoreOutdated("its clock was wrong", Clock(lab.now_ms), old_copy=False))
+
+
+def test_a_matrix_of_the_wrong_time_is_introduced_again() -> None:
+    """The ledger may say that it is in force, since a time that no other site accepts."""
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add one", matrix=with_note("one"))
+    lab.run()
+    lab.submit("a", "f", "add two", matrix=with_note("two"))
+    lab.run()
+    lab.at("a", "f").save_ledger(out := Effects())
+    lab.nodes["a"].disk.durable.update(out.documents)
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "one", "two")] * 3
+    for site in "abc":
+        adopted = lab.at(site, "f").history.adopted
+        assert adopted is not None
+        assert adopted.hash == with_note("two").hash
+        assert adopted.introduced.time_ms <= lab.now_ms
 
 
 def test_a_counter_is_not_counted_twice() -> None:

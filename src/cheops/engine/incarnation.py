@@ -24,11 +24,14 @@ else counts. Where there is none, the status says so (`doubt`).
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from cheops.engine.documents import (
     NO_LINEAGE,
     ClosedIncarnation,
     Document,
     Inherited,
+    Ledger,
     Lineage,
     Message,
     SiteClock,
@@ -187,8 +190,24 @@ def withdraw(
     inherited = Inherited(resource, tuple(closed))
     out.documents[key_of(inherited)] = inherited
     out.drop([("started", resource)])
-    left = (d for d in documents if not isinstance(d, Inherited | Started))
+    left = (_without_rules_of(gone, d, out) for d in documents if not isinstance(d, Inherited | Started))
     return (*(d for d in left if not (isinstance(d, Operation) and d.id in gone)), inherited)
+
+
+def _without_rules_of(gone: dict[OpId, Operation], document: Document, out: Effects) -> Document:
+    """A ledger without the matrices that these operations introduced. Otherwise what is made next would say that it
+    goes by one that is later than itself, and other sites would refuse it."""
+    introduced = {op.stamp for op in gone.values() if op.matrix.introduced == op.stamp}
+    if not isinstance(document, Ledger) or not introduced:
+        return document
+    adopted = document.adopted  # without it, that of the operations that are left is in force
+    ledger = replace(
+        document,
+        adopted=None if adopted and adopted.introduced in introduced else adopted,
+        epochs=tuple(epoch for epoch in document.epochs if epoch.introduced not in introduced),
+    )
+    out.documents[key_of(ledger)] = ledger
+    return ledger
 
 
 def withdraw_loser(replica: Replica, op: Operation, out: Effects) -> None:
