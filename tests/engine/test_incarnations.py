@@ -156,6 +156,23 @@ def test_a_matrix_of_the_wrong_time_is_introduced_again() -> None:
         assert adopted.introduced.time_ms <= lab.now_ms
 
 
+def test_what_is_issued_again_does_not_bring_back_rules_that_were_replaced() -> None:
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add wrong")
+    lab.run()
+    lab.submit("b", "f", "add right", matrix=with_note("newer"))
+    lab.run()
+    cure(lab, "a")
+    lab.partition("ab", "c")  # a gets the newer rules, and waits for c
+    lab.run()
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "right", "wrong")] * 3
+    assert {lab.at(site, "f").matrix.hash for site in "abc"} == {with_note("newer").hash}
+
+
 def test_a_counter_is_not_counted_twice() -> None:
     lab = Lab()
     lab.make("n", replace(COUNTER), "abc")

@@ -350,6 +350,8 @@ def submission(replica: Replica, one: Withdrawn, matrix: Matrix | None) -> Submi
     """What a client would submit to have this operation again."""
     op, has_list = one.op, bool(replica.history.site_list or replica.drafts)
     sites = op.sites if op.kind is Kind.SITES or not has_list else None
+    if op.matrix.introduced in replica.history.epochs:
+        matrix = None  # its rules need not be introduced again: they are in force, or others took their place
     return Submitted("", replica.resource, op.type, op.payload, op.kind, op.rtype, sites, matrix)
 
 
