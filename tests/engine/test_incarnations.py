@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from cheops.engine import incarnation
 from cheops.engine.documents import Message
 from cheops.engine.events import Effects, Received, StoreOutdated, Verified
+from cheops.engine.health import State
 from cheops.engine.status import Overall
 from cheops.log.causality import Clock
 from cheops.log.matrix import Entry, Matrix, Result
@@ -129,6 +132,10 @@ def with_note(name: str) -> Matrix:
     return Matrix((*FILE.matrix.entries, Entry("never", name, Result.TAKE_BOTH)))
 
 
+def without_ops(message: Message) -> Message:
+    return structs.replace(message, ops=())
+
+
 def cure(lab: Lab, site: str) -> None:
     lab.nodes[site].skew_ms = 0
     lab.take(site, StoreOutdated("its clock was wrong", Clock(lab.now_ms), old_copy=False))
@@ -171,6 +178,23 @@ def test_what_is_issued_again_does_not_bring_back_rules_that_were_replaced() -> 
     lab.run()
     assert lab.states("f", "abc") == [("x", "y", "right", "wrong")] * 3
     assert {lab.at(site, "f").matrix.hash for site in "abc"} == {with_note("newer").hash}
+
+
+def test_a_failure_of_what_was_withdrawn_is_over() -> None:
+    """The reply that it failed has reached the others, and the operation never will."""
+    lab = lab_of()
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "fail")
+    while lab.flights:  # as agents do, which refuse what is stamped far ahead
+        flight = lab.flights.pop(0)
+        lab.take(flight.peer, Received(flight.sender, without_ops(flight.message)))
+    assert lab.at("b", "f").replies.troubles()
+    cure(lab, "a")
+    lab.run()
+    assert not lab.at("b", "f").history.known.keys() - lab.at("a", "f").history.known.keys()
+    for site in "abc":
+        assert lab.status(site, "f").overall is Overall.CONVERGED
+        assert lab.at(site, "f").state == State.CONVERGED
 
 
 def test_a_counter_is_not_counted_twice() -> None:
