@@ -163,6 +163,23 @@ def test_a_matrix_of_the_wrong_time_is_introduced_again() -> None:
         assert adopted.introduced.time_ms <= lab.now_ms
 
 
+def test_a_cure_while_the_clock_is_still_wrong_can_be_repeated() -> None:
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add wrong")
+    lab.run()
+    lab.take("a", StoreOutdated("its clock was wrong", Clock(lab.now_ms + HOUR_MS), old_copy=False))
+    lab.run()
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "wrong")] * 3
+    newest = lab.at("a", "f").history.latest
+    assert newest is not None
+    assert newest.time_ms <= lab.now_ms
+
+
 def test_what_is_issued_again_does_not_bring_back_rules_that_were_replaced() -> None:
     lab = lab_of()
     lab.partition("a", "bc")

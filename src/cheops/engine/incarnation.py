@@ -141,7 +141,7 @@ class Incarnations:
         loaded; the clock goes on from there."""
         self.is_closed = True
         after = min(self._started, event.after) if event.old_copy else event.after
-        closed = ClosedIncarnation(self._origin.incarnation, after, event.why, now_ms)
+        closed = ClosedIncarnation(self._origin.incarnation, after, event.why, now_ms, ahead=not event.old_copy)
         self._lineage = Lineage((*self._lineage.closed, closed))
         if event.later and not self._lineage.closes(event.later):
             lost = ClosedIncarnation(event.later, _NEVER, event.why, now_ms)
@@ -176,17 +176,21 @@ def withdraw(
     new = {origin: one for origin, one in closed.items() if origin not in seen}
     if not new or not documents:
         return documents
+    # What is stamped after the present time goes, whichever incarnation made it: when an earlier one was closed, the
+    # clock may still have been wrong.
+    present = min((one.after for one in new.values() if one.ahead), default=_NEVER)
     gone: dict[OpId, Operation] = {}
-    for op in (d for d in documents if isinstance(d, Operation)):
-        if op.origin in new and (op.verdict is None or _clock(op) > new[op.origin].after):
+    for op in (d for d in documents if isinstance(d, Operation) and d.origin in closed):
+        is_new = op.origin in new and (op.verdict is None or _clock(op) > new[op.origin].after)
+        if is_new or _clock(op) > present:
             gone[op.id] = op
     gone = _without_known_elsewhere(gone, documents)
     for op in gone.values():
-        kept = Withdrawn(resource, op, old=_clock(op) <= new[op.origin].after)
+        kept = Withdrawn(resource, op, old=_clock(op) <= min(closed[op.origin].after, present))
         out.drop([op_key(resource, op.id)])
         out.documents[key_of(kept)] = kept
         documents = (*documents, kept)
-        out.others.append(Notify(resource, WITHDRAWN, op.id, new[op.origin].why))
+        out.others.append(Notify(resource, WITHDRAWN, op.id, closed[op.origin].why))
     inherited = Inherited(resource, tuple(closed))
     out.documents[key_of(inherited)] = inherited
     out.drop([("started", resource)])
