@@ -173,11 +173,17 @@ def _withdrawn_problems(world: World, resource: str) -> Iterator[str]:
         if one.problem and one.op.origin.site not in world.last_sites(resource):
             continue  # the resource is no longer at that site, and the operator knows
         held = world.decided[resource].get(id_)
-        again = world.decided[resource].get(one.again) if one.again else None
+        again = _issued_again(world, resource, one.again) if one.again else None
         if again is None and (held is None or (held.stamp, held.payload) != (one.op.stamp, one.op.payload)):
             yield f"{id_} was withdrawn, and not issued again"
         elif again is not None and again.payload != one.op.payload:
             yield f"{id_} was issued again as something else"
+
+
+def _issued_again(world: World, resource: str, id_: OpId) -> Operation | None:
+    """An operation of that id which was decided; or was withdrawn itself since, which is judged like any other."""
+    withdrawn = (one.op for (about, op, _), one in world.withdrawn.items() if (about, op) == (resource, id_))
+    return world.decided[resource].get(id_) or next(withdrawn, None)
 
 
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
