@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from cheops.engine import incarnation
 from cheops.engine.documents import Message
-from cheops.engine.events import Received, StoreOutdated, Verified
+from cheops.engine.events import Effects, Received, StoreOutdated, Verified
+from cheops.engine.health import State
 from cheops.engine.status import Overall
 from cheops.log.causality import Clock
+from cheops.log.matrix import Entry, Matrix, Result
 from cheops.sim.apps import COUNTER, FILE
 from cheops.sim.node import Backup
 from tests.engine.lab import Lab
@@ -121,6 +125,93 @@ def test_wrong_stamps_are_taken_back_and_the_clock_goes_back() -> None:
     newest = lab.at("b", "f").history.latest
     assert newest is not None
     assert newest.time_ms <= lab.now_ms
+
+
+def with_note(name: str) -> Matrix:
+    """The rules of files, in a matrix of another hash."""
+    return Matrix((*FILE.matrix.entries, Entry("never", name, Result.TAKE_BOTH)))
+
+
+def without_ops(message: Message) -> Message:
+    return structs.replace(message, ops=())
+
+
+def cure(lab: Lab, site: str) -> None:
+    lab.nodes[site].skew_ms = 0
+    lab.take(site, StoreOutdated("its clock was wrong", Clock(lab.now_ms), old_copy=False))
+
+
+def test_a_matrix_of_the_wrong_time_is_introduced_again() -> None:
+    """The ledger may say that it is in force, since a time that no other site accepts."""
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add one", matrix=with_note("one"))
+    lab.run()
+    lab.submit("a", "f", "add two", matrix=with_note("two"))
+    lab.run()
+    lab.at("a", "f").save_ledger(out := Effects())
+    lab.nodes["a"].disk.durable.update(out.documents)
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "one", "two")] * 3
+    for site in "abc":
+        adopted = lab.at(site, "f").history.adopted
+        assert adopted is not None
+        assert adopted.hash == with_note("two").hash
+        assert adopted.introduced.time_ms <= lab.now_ms
+
+
+def test_a_cure_while_the_clock_is_still_wrong_can_be_repeated() -> None:
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add wrong")
+    lab.run()
+    lab.take("a", StoreOutdated("its clock was wrong", Clock(lab.now_ms + HOUR_MS), old_copy=False))
+    lab.run()
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "wrong")] * 3
+    newest = lab.at("a", "f").history.latest
+    assert newest is not None
+    assert newest.time_ms <= lab.now_ms
+
+
+def test_what_is_issued_again_does_not_bring_back_rules_that_were_replaced() -> None:
+    lab = lab_of()
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "add wrong")
+    lab.run()
+    lab.submit("b", "f", "add right", matrix=with_note("newer"))
+    lab.run()
+    cure(lab, "a")
+    lab.partition("ab", "c")  # a gets the newer rules, and waits for c
+    lab.run()
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "right", "wrong")] * 3
+    assert {lab.at(site, "f").matrix.hash for site in "abc"} == {with_note("newer").hash}
+
+
+def test_a_failure_of_what_was_withdrawn_is_over() -> None:
+    """The reply that it failed has reached the others, and the operation never will."""
+    lab = lab_of()
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "fail")
+    while lab.flights:  # as agents do, which refuse what is stamped far ahead
+        flight = lab.flights.pop(0)
+        lab.take(flight.peer, Received(flight.sender, without_ops(flight.message)))
+    assert lab.at("b", "f").replies.troubles()
+    cure(lab, "a")
+    lab.run()
+    assert not lab.at("b", "f").history.known.keys() - lab.at("a", "f").history.known.keys()
+    for site in "abc":
+        assert lab.status(site, "f").overall is Overall.CONVERGED
+        assert lab.at(site, "f").state == State.CONVERGED
 
 
 def test_a_counter_is_not_counted_twice() -> None:

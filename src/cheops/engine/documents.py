@@ -208,6 +208,7 @@ class ClosedIncarnation(Struct, frozen=True, array_like=True):
     after: Clock  # its operations that are stamped later are withdrawn
     why: str
     at_ms: Number = 0  # when it was closed
+    ahead: bool = False  # because of stamps after the present time, which is `after`
 
 
 class Lineage(DocumentBase, frozen=True, tag="lineage"):

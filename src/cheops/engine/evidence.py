@@ -133,7 +133,7 @@ def evidence_of(replica: Replica, site: str) -> Evidence:
         return Evidence(
             replica, site, known, settled, True, is_empty=False, since_ms=None, origin=replica.origin, is_relayed=False
         )
-    view, origin = replica.peers.get(site), _origin_of(replica, site)
+    view, origin = replica.peers.get(site), origin_of(replica, site)
     return Evidence(
         replica,
         site,
@@ -147,8 +147,10 @@ def evidence_of(replica: Replica, site: str) -> Evidence:
     )
 
 
-def _origin_of(replica: Replica, site: str) -> Origin | None:
+def origin_of(replica: Replica, site: str) -> Origin | None:
     """A site with its present store, as far as is known. Of several that nobody has met, none can be told apart."""
+    if site == replica.site:
+        return replica.origin
     view = replica.peers.get(site)
     if incarnation := replica.met.get(site) or (view.incarnation if view else ""):
         return Origin(site, incarnation)

@@ -16,11 +16,11 @@ from enum import StrEnum
 from cheops.engine import drift, incarnation
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
-from cheops.engine.evidence import evidence_of
+from cheops.engine.evidence import evidence_of, origin_of
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
-from cheops.log.operation import OpId, Status
+from cheops.log.operation import OpId, Reply, Status
 
 
 class State(StrEnum):
@@ -117,11 +117,16 @@ def troubles(replica: Replica, site: str) -> list[tuple[OpId, Status]]:
     return [
         (id_, reply.status)
         for (id_, replier), reply in replica.replies.troubles().items()
-        if replier == site and id_ not in replica.history.fates and not _is_forgotten(replica, id_)
+        if replier == site and id_ not in replica.history.fates and not _is_over(replica, id_, reply)
     ]
 
 
-def _is_forgotten(replica: Replica, id_: OpId) -> bool:
-    """Whether an operation was forgotten because it has no effect. A reply to it may be kept longer: for a site that
-    lacks it, or because it came late."""
-    return contains(replica.history.known, id_) and id_ not in replica.history.ops
+def _is_over(replica: Replica, id_: OpId, reply: Reply) -> bool:
+    """Whether there is no such operation any more, although a reply to it is kept: for a site that lacks the reply, or
+    because it came late. It was forgotten because it has no effect; or the store that replied was the only one that had
+    it, and that site has another store now: then it was lost, or withdrawn (see incarnation.py)."""
+    if id_ in replica.history.ops:
+        return False
+    if contains(replica.history.known, id_):
+        return True
+    return origin_of(replica, reply.origin.site) not in {None, reply.origin}

@@ -24,11 +24,14 @@ else counts. Where there is none, the status says so (`doubt`).
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from cheops.engine.documents import (
     NO_LINEAGE,
     ClosedIncarnation,
     Document,
     Inherited,
+    Ledger,
     Lineage,
     Message,
     SiteClock,
@@ -138,7 +141,7 @@ class Incarnations:
         loaded; the clock goes on from there."""
         self.is_closed = True
         after = min(self._started, event.after) if event.old_copy else event.after
-        closed = ClosedIncarnation(self._origin.incarnation, after, event.why, now_ms)
+        closed = ClosedIncarnation(self._origin.incarnation, after, event.why, now_ms, ahead=not event.old_copy)
         self._lineage = Lineage((*self._lineage.closed, closed))
         if event.later and not self._lineage.closes(event.later):
             lost = ClosedIncarnation(event.later, _NEVER, event.why, now_ms)
@@ -173,22 +176,42 @@ def withdraw(
     new = {origin: one for origin, one in closed.items() if origin not in seen}
     if not new or not documents:
         return documents
+    # What is stamped after the present time goes, whichever incarnation made it: when an earlier one was closed, the
+    # clock may still have been wrong.
+    present = min((one.after for one in new.values() if one.ahead), default=_NEVER)
     gone: dict[OpId, Operation] = {}
-    for op in (d for d in documents if isinstance(d, Operation)):
-        if op.origin in new and (op.verdict is None or _clock(op) > new[op.origin].after):
+    for op in (d for d in documents if isinstance(d, Operation) and d.origin in closed):
+        is_new = op.origin in new and (op.verdict is None or _clock(op) > new[op.origin].after)
+        if is_new or _clock(op) > present:
             gone[op.id] = op
     gone = _without_known_elsewhere(gone, documents)
     for op in gone.values():
-        kept = Withdrawn(resource, op, old=_clock(op) <= new[op.origin].after)
+        kept = Withdrawn(resource, op, old=_clock(op) <= min(closed[op.origin].after, present))
         out.drop([op_key(resource, op.id)])
         out.documents[key_of(kept)] = kept
         documents = (*documents, kept)
-        out.others.append(Notify(resource, WITHDRAWN, op.id, new[op.origin].why))
+        out.others.append(Notify(resource, WITHDRAWN, op.id, closed[op.origin].why))
     inherited = Inherited(resource, tuple(closed))
     out.documents[key_of(inherited)] = inherited
     out.drop([("started", resource)])
-    left = (d for d in documents if not isinstance(d, Inherited | Started))
+    left = (_without_rules_of(gone, d, out) for d in documents if not isinstance(d, Inherited | Started))
     return (*(d for d in left if not (isinstance(d, Operation) and d.id in gone)), inherited)
+
+
+def _without_rules_of(gone: dict[OpId, Operation], document: Document, out: Effects) -> Document:
+    """A ledger without the matrices that these operations introduced. Otherwise what is made next would say that it
+    goes by one that is later than itself, and other sites would refuse it."""
+    introduced = {op.stamp for op in gone.values() if op.matrix.introduced == op.stamp}
+    if not isinstance(document, Ledger) or not introduced:
+        return document
+    adopted = document.adopted  # without it, that of the operations that are left is in force
+    ledger = replace(
+        document,
+        adopted=None if adopted and adopted.introduced in introduced else adopted,
+        epochs=tuple(epoch for epoch in document.epochs if epoch.introduced not in introduced),
+    )
+    out.documents[key_of(ledger)] = ledger
+    return ledger
 
 
 def withdraw_loser(replica: Replica, op: Operation, out: Effects) -> None:
@@ -331,6 +354,8 @@ def submission(replica: Replica, one: Withdrawn, matrix: Matrix | None) -> Submi
     """What a client would submit to have this operation again."""
     op, has_list = one.op, bool(replica.history.site_list or replica.drafts)
     sites = op.sites if op.kind is Kind.SITES or not has_list else None
+    if op.matrix.introduced in replica.history.epochs:
+        matrix = None  # its rules need not be introduced again: they are in force, or others took their place
     return Submitted("", replica.resource, op.type, op.payload, op.kind, op.rtype, sites, matrix)
 
 

@@ -5,6 +5,9 @@ shared code, so that a mistake in one is not in the other. It covers histories w
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+from msgspec.structs import replace
 
 from cheops.engine import health
 from cheops.engine.documents import Ledger
@@ -14,7 +17,7 @@ from cheops.engine.status import Phase, phase_at
 from cheops.log.causality import contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix
-from cheops.log.operation import Kind, Operation, OpId, Status, Verdict
+from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Stamp, Status, Verdict
 from cheops.log.seals import is_of_one_site
 from cheops.sim.apps import RefusedError, State
 from cheops.sim.last_words import ExplanationChecker, client_problems
@@ -130,7 +133,7 @@ def problems(world: World, explanations: ExplanationChecker) -> list[str]:
 
 
 def _resource_problems(world: World, resource: str, oracle: History) -> Iterator[str]:
-    ops = world.decided[resource].values()
+    ops = _with_possible_stamps(world, resource)
     if len({op.matrix.hash for op in ops}) == 1:
         by_rules = reference_effective(ops, oracle.matrix.entries)
         if by_rules != [op.id for op in oracle.effective]:
@@ -173,11 +176,17 @@ def _withdrawn_problems(world: World, resource: str) -> Iterator[str]:
         if one.problem and one.op.origin.site not in world.last_sites(resource):
             continue  # the resource is no longer at that site, and the operator knows
         held = world.decided[resource].get(id_)
-        again = world.decided[resource].get(one.again) if one.again else None
+        again = _issued_again(world, resource, one.again) if one.again else None
         if again is None and (held is None or (held.stamp, held.payload) != (one.op.stamp, one.op.payload)):
             yield f"{id_} was withdrawn, and not issued again"
         elif again is not None and again.payload != one.op.payload:
             yield f"{id_} was issued again as something else"
+
+
+def _issued_again(world: World, resource: str, id_: OpId) -> Operation | None:
+    """An operation of that id which was decided; or was withdrawn itself since, which is judged like any other."""
+    withdrawn = (one.op for (about, op, _), one in world.withdrawn.items() if (about, op) == (resource, id_))
+    return world.decided[resource].get(id_) or next(withdrawn, None)
 
 
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
@@ -203,9 +212,37 @@ def oracle_of(world: World, resource: str) -> History:
     for node in world.nodes.values():
         matrices |= {d.hash: d for d in node.disk.durable.values() if isinstance(d, Matrix)}
     history = History(matrices.__getitem__)
-    for op in sorted(world.decided[resource].values(), key=lambda op: op.stamp):
+    for op in sorted(_with_possible_stamps(world, resource), key=lambda op: op.stamp):
         history.add(op)
     return history
+
+
+def _with_possible_stamps(world: World, resource: str) -> list[Operation]:
+    """All operations. What a site made under a wrong clock and forgot, because it was alone, cannot be withdrawn; the
+    clock is put right all the same, and what depends on it has earlier stamps. That concerns no site: none has it any
+    more. But the merge of everything needs stamps that extend causality: so it comes right before what depends on it.
+    """
+    ops = list(world.decided[resource].values())
+    if not world.profile.wrong_clocks:
+        return ops
+    least = {op.id: min([op.stamp, *(o.stamp for o in ops if op.is_before(o))]) for op in ops}
+    if all(op.stamp == least[op.id] for op in ops):
+        return ops
+    places = {op.stamp: (least[op.id], op.stamp == least[op.id], op.stamp) for op in ops}
+    places = {op.matrix.introduced: (op.matrix.introduced, True, op.matrix.introduced) for op in ops} | places
+    stamps = {stamp: Stamp(n, 0, stamp.origin) for n, stamp in enumerate(sorted(places, key=places.__getitem__))}
+    return [
+        replace(op, stamp=stamps[op.stamp], matrix=MatrixRef(op.matrix.hash, stamps[op.matrix.introduced]))
+        for op in ops
+    ]
+
+
+def _stamp_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
+    """In the log of a site, stamps extend causality, also after a wrong clock was put right."""
+    ops = sorted(replica.history.ops.values(), key=lambda op: op.stamp) if world.profile.wrong_clocks else []
+    for earlier, later in combinations(ops, 2):
+        if later.is_before(earlier):
+            yield f"{name} has {later.id} stamped after {earlier.id}, which depends on it"
 
 
 def _comes_on_top(oracle: History) -> bool:
@@ -224,6 +261,7 @@ def _replica_problems(world: World, name: str, replica: Replica, oracle: History
     yield from log_problems(world, name, replica, oracle)
     yield from phase_problems(world, name, replica)
     yield from _health_problems(world, name, replica)
+    yield from _stamp_problems(world, name, replica)
     if replica.applied.order_not_enforced:
         yield f"{name} could not enforce the order"
     if replica.applied.failed:

@@ -66,7 +66,8 @@ class ExplanationChecker:
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._random = Random(seed)  # noqa: S311 - its own: a look must not change the history
-        self._superseded: dict[tuple[str, OpId], str] = {}  # with the site that said so
+        # By what, with the first site that said so.
+        self._superseded: dict[tuple[str, OpId], dict[OpId | None, str]] = {}
         self._found: list[str] = []
 
     def start(self) -> None:
@@ -78,8 +79,14 @@ class ExplanationChecker:
         if oracle.orphans or len({op.matrix.hash for op in oracle.ops.values()}) > 1:
             return  # a seal took the effect of what superseded others, or other rules count now
         for op in oracle.effective:
-            if site := self._superseded.get((resource, op.id)):
-                yield f"{resource}: {site} said that {op.id} is superseded, and it has an effect"
+            for by, site in self._superseded.get((resource, op.id), {}).items():
+                if not self._is_withdrawn(resource, by):
+                    yield f"{resource}: {site} said that {op.id} is superseded, and it has an effect"
+
+    def _is_withdrawn(self, resource: str, by: OpId | None) -> bool:
+        """Whether a site has taken back what superseded another operation, because its clock was wrong when it made it,
+        or its store an old copy. It issues that again, if it still takes part: later, under another id."""
+        return any((about, id_) == (resource, by) for about, id_, _ in self._world.withdrawn)
 
     def _look(self) -> None:
         world = self._world
@@ -98,8 +105,9 @@ class ExplanationChecker:
 
     def _problems(self, node: Node, replica: Replica) -> Iterator[str]:
         for op in replica.history.ops.values():
-            if effect_of(op, fate_of(replica, op)) is Effect.SUPERSEDED and op.verdict is Verdict.OK:
-                self._superseded.setdefault((op.resource, op.id), node.name)
+            fate = fate_of(replica, op)
+            if fate and effect_of(op, fate) is Effect.SUPERSEDED and op.verdict is Verdict.OK:
+                self._superseded.setdefault((op.resource, op.id), {}).setdefault(fate.by, node.name)
             # Of what its checkpoint holds, a site does not know any more whether it was superseded before.
             for site in replica.sites if not contains(replica.history.folded, op.id) else ():
                 status = status_at(replica, op, site)

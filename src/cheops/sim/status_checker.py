@@ -116,8 +116,11 @@ class StatusChecker:
         for site in replica.sites:
             other = self._world.nodes[site]
             there = other.replica(replica.resource)
-            # A site that has lost its disk since its last heartbeat is not known to have.
+            # A site that has lost its disk since its last heartbeat is not known to have; nor is an old copy, which has
+            # the incarnation that it had, until the next heartbeat shows what it was.
             if site == node.name or other.site is None or node.site.up.get(site) != other.origin.incarnation:
+                continue
+            if (mark := self._world.marks.get((node.name, site))) and other.has_lost(mark):
                 continue
             if there is None or not covers(there.history.known, replica.history.known):
                 yield f"it is CONVERGED, and {site} lacks something"

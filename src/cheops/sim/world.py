@@ -2,12 +2,12 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
-from cheops.engine.documents import Key, Message, Withdrawn
+from cheops.engine.documents import Key, Message, Withdrawn, key_of, op_key
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -323,11 +323,21 @@ class World:
 
     def _note_withdrawn(self, node: Node, save: Save) -> None:
         """An operation that was withdrawn is acknowledged as the one that it was issued again as, if any."""
-        for document in save.documents:
+        for document in (*save.documents, *self._withdrawn_at_once(save)):
             if isinstance(document, Withdrawn):
                 self.withdrawn[document.resource, document.op.id, content_hash(document.op)] = document
                 self._take_out(document.op)
                 node.forget_runs(document.op)
+
+    def _withdrawn_at_once(self, save: Save) -> Iterator[Withdrawn]:
+        """What had no effect is withdrawn, and need not be issued again. Where no other site must be heard before that,
+        both happen in one step: then the store never holds it as withdrawn."""
+        gone = set(save.forget)
+        is_usual = not any(key[0] == "withdrawn" for key in gone)
+        ops = [] if is_usual else [op for held in self.decided.values() for op in held.values()]
+        for kept in (Withdrawn(op.resource, op) for op in ops if op_key(op.resource, op.id) in gone):
+            if key_of(kept) in gone:
+                yield kept
 
     def _take_out(self, op: Operation) -> None:
         contents = self.variants.get((op.resource, op.id), {})
