@@ -199,10 +199,7 @@ def _leaver_problems(world: World, name: str, resource: str, oracle: History) ->
 
 def oracle_of(world: World, resource: str) -> History:
     """The merge of all operations that were ever decided, without forgetting anything."""
-    matrices = {Matrix().hash: Matrix()}
-    for node in world.nodes.values():
-        matrices |= {d.hash: d for d in node.disk.durable.values() if isinstance(d, Matrix)}
-    history = History(matrices.__getitem__)
+    history = History({Matrix().hash: Matrix(), **world.matrices}.__getitem__)
     for op in sorted(world.decided[resource].values(), key=lambda op: op.stamp):
         history.add(op)
     return history

@@ -34,6 +34,7 @@ from cheops.engine.events import (
 from cheops.engine.intake import future_objection, without
 from cheops.engine.settings import Limits, ResourceType, Settings
 from cheops.log.causality import Clock
+from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict, content_hash, precedence
 from cheops.log.policy import Policy, SiteGroup
 from cheops.peers.heartbeat import Watermark
@@ -79,6 +80,9 @@ class World:
         self.succeeded: set[tuple[str, OpId | None, str]] = set()
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
+        # All that were ever stored. A site that joins after a checkpoint does not get the matrix of what that holds, so
+        # the one on a disk that is lost later may be the last.
+        self.matrices: dict[str, Matrix] = {}
         self.variants: dict[tuple[str, OpId], dict[int, Operation]] = {}  # a site may give an id twice
         self.replaced: set[str] = set()  # sites whose disk was replaced, while their application may have been kept
         self.given_twice: set[tuple[str, OpId]] = set()
@@ -312,6 +316,8 @@ class World:
         for document in save.documents:
             if isinstance(document, Operation | Reply) and document.origin != node.origin:
                 self.documents_taken[document.resource] += 1
+            elif isinstance(document, Matrix):
+                self.matrices[document.hash] = document
         self._note_decided(save)
         self._note_withdrawn(node, save)
         self._note_success(save)
