@@ -204,8 +204,11 @@ def _status_at(replica: "Replica", id_: OpId, site: str, client: _Client) -> Sta
         return Status.OK
     if (op and not fate) or _may_be_unseen(replica, site, client):
         return None  # in effect here: that site does not know all of the reasons for that yet, and will run it
-    is_folded = contains(replica.history.folded, id_)
-    return Status.OK if is_folded and client.has_effect else Status.SUPERSEDED  # it has the checkpoint
+    if not contains(replica.history.folded, id_) or not client.has_effect:
+        return Status.SUPERSEDED
+    # The checkpoint here holds its effect. A site that joined since may have that, or the operations from a site that
+    # has not forgotten them: then it skipped this one if a later one supersedes it.
+    return Status.OK if site == replica.site else None
 
 
 def _may_be_unseen(replica: "Replica", site: str, client: _Client) -> bool:
