@@ -149,7 +149,8 @@ def _resource_problems(world: World, resource: str, oracle: History) -> Iterator
             yield f"{name} is involved and knows nothing of it"
             continue
         yield from _replica_problems(world, name, replica, oracle)
-    yield from _state_problems(world, resource, oracle)
+    if not any(one and _cannot_undo(world, name, one, oracle) for name, one in replicas.items()):
+        yield from _state_problems(world, resource, oracle)
     # A site whose disk was replaced may have run what its application had: there, the state at the end counts.
     for name in sorted(set(oracle.site_list) - world.replaced):
         yield from _run_problems(world, world.nodes[name], resource)
@@ -221,10 +222,20 @@ def _replica_problems(world: World, name: str, replica: Replica, oracle: History
     yield from log_problems(world, name, replica, oracle)
     yield from phase_problems(world, name, replica)
     yield from _health_problems(world, name, replica)
-    if replica.applied.order_not_enforced:
+    if replica.applied.order_not_enforced and not _cannot_undo(world, name, replica, oracle):
         yield f"{name} could not enforce the order"
     if replica.applied.failed:
         yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
+
+
+def _cannot_undo(world: World, name: str, replica: Replica, oracle: History) -> bool:
+    """Whether a site ran what nothing can undo, and says so. The statements that a seal needs bind a store. If that is
+    lost, the next store of the site may write before it has heard of the seal: its operation is orphaned after it ran,
+    and without a `reset` it cannot be taken back."""
+    if not replica.applied.order_not_enforced or world.apps[replica.resource].type.reset is not None:
+        return False
+    late = [id_ for id_ in oracle.orphans if id_.origin.site in world.replaced]
+    return any((replica.resource, id_) in world.nodes[name].ran for id_ in late)
 
 
 def log_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
