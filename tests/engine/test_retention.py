@@ -151,7 +151,7 @@ def test_nobody_says_that_a_site_ran_what_it_skipped() -> None:
     run(lab, 3)
     assert early in lab.at("c", "n").history.fates
     lab.take("a", Queried("n"))  # loads it
-    lab.at("a", "n").clients.add(early, "r", {})  # one that has not heard from all sites yet
+    lab.at("a", "n").clients.add(early, "r", lab.at("a", "n"))  # one that has not heard from all sites yet
     lab.output.clear()
     lab.heal()
     run(lab, 3)

@@ -138,6 +138,7 @@ class Replies:
 class _Client:
     request: str
     since: Vector  # the replies that were known when it came: among those, none is to its operation
+    stores: Mapping[str, str]  # the incarnation of each other site when it came
     reported: dict[str, Status] = field(
         default_factory=dict
     )  # the last status of each site that was reported to the client
@@ -157,8 +158,8 @@ class WaitingClients:
     def operations(self) -> tuple[OpId, ...]:
         return tuple(self._by_op)
 
-    def add(self, id_: OpId, request: str, since: Vector) -> None:
-        self._by_op[id_] = _Client(request, dict(since))
+    def add(self, id_: OpId, request: str, replica: "Replica") -> None:
+        self._by_op[id_] = _Client(request, dict(replica.replies.known), dict(replica.met))
 
     def remove(self, id_: OpId) -> None:
         self._by_op.pop(id_, None)
@@ -213,7 +214,10 @@ def _status_at(replica: "Replica", id_: OpId, site: str, client: _Client) -> Sta
 
 def _may_be_unseen(replica: "Replica", site: str, client: _Client) -> bool:
     """Whether the reply of a site may be one that the others had dropped before it came here: they do not wait for a
-    site that was removed from the mesh, or from the list."""
+    site that was removed from the mesh, or from the list. Or it is of a store that the site has lost since: then the
+    others may have it, or nobody."""
+    if site != replica.site and client.stores.get(site) != replica.met.get(site):
+        return True
     unseen = replica.replies.unseen.items()
     return any(origin.site == site and n > client.since.get(origin, 0) for origin, n in unseen)
 
