@@ -9,9 +9,10 @@ from cheops.engine import health
 from cheops.engine.documents import Ledger, Message
 from cheops.engine.events import Outcome, Queried, Ran, Received, Result, Retried, Tick, Verified
 from cheops.engine.health import State
+from cheops.engine.replies import Replies
 from cheops.engine.status import Overall
 from cheops.log.causality import contains
-from cheops.log.operation import Kind, OpId
+from cheops.log.operation import Kind, OpId, Origin, Reply, Status
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
 from tests.engine.picky import diverged
@@ -100,6 +101,44 @@ def test_an_operation_of_unknown_outcome_is_counted_as_diverged() -> None:
     assert running is not None
     lab.take("a", Ran("n", running.n, (Outcome(Result.MAYBE, "timeout"),)))
     assert saved(lab, at="a") == ["diverged"]
+
+
+def test_the_trouble_of_a_lost_store_does_not_come_back_with_a_restart() -> None:
+    lab = made()
+    lab.benches["b"].paused = True
+    lab.submit("a", "n", "inc 1")
+    lab.run()
+    running = lab.at("b", "n").slot.running
+    assert running is not None
+    lab.take("b", Ran("n", running.n, (Outcome(Result.MAYBE, "timeout"),)))
+    lab.run()
+    assert saved(lab, at="a") == ["diverged"]
+    lab.benches["b"].paused = False
+    lab.lose_disk("b")
+    lab.restart("b")
+    lab.run()
+    rest(lab)
+    assert saved(lab) == ["converged", "converged"]
+    lab.crash("a")
+    lab.restart("a")
+    lab.take("a", Queried("n"))
+    assert health.state_of(lab.at("a", "n")) is State.CONVERGED
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_reply_of_the_present_store_counts_whenever_it_comes(first: int) -> None:
+    id_, met = OpId(Origin("a", "1"), 1), {"b": "1"}
+    lost = Reply("n", Origin("b", "1"), 2, id_, "inc", Status.UNKNOWN)
+    present = Reply("n", Origin("b", "2"), 1, id_, "inc", Status.OK)
+    for is_met_first in (True, False):
+        replies = Replies(Origin("a", "1"), met)
+        met["b"] = "2" if is_met_first else "1"
+        replies.take((lost, present)[first])
+        replies.take((present, lost)[first])
+        met["b"] = "2"
+        replies.prefer(Origin("b", "2"))
+        assert replies[id_, "b"] is present
+        assert not replies.troubles()
 
 
 def test_a_wrong_order_has_a_state_of_its_own() -> None:

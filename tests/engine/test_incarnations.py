@@ -228,3 +228,25 @@ def test_a_counter_is_not_counted_twice() -> None:
     lab.submit("b", "n", "inc 8")
     lab.run()
     assert lab.states("n", "abc") == [15, 15, 15]
+
+
+def test_nobody_says_that_a_site_skipped_what_its_lost_store_may_have_run() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.partition("ac", "b")
+    lab.submit("a", "n", "inc 1")
+    for flight in [one for one in lab.flights if one.peer == "c"]:
+        lab.deliver(flight)
+    assert lab.states("n", "c") == [2]
+    lab.partition("a", "b", "c")  # the reply of c is lost
+    lab.submit("a", "n", "set 5")
+    lab.lose_disk("c")
+    lab.restart("c")
+    lab.output.clear()
+    lab.heal()
+    lab.run()
+    assert lab.states("n", "abc") == [5, 5, 5]
+    assert "a answers: a:2 is SUPERSEDED at b" in lab.output
+    assert not any("a:2 is SUPERSEDED at c" in line for line in lab.output)

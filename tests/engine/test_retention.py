@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from cheops.engine.events import ClientLeft, Outcome, Run, SitesRemoved
+from cheops.engine.events import ClientLeft, Outcome, Queried, Run, SitesRemoved
 from cheops.engine.settings import Limits
-from cheops.log.operation import Command
+from cheops.log.causality import contains
+from cheops.log.operation import Command, OpId
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, FILE
 from tests.engine.lab import Lab
@@ -121,6 +122,41 @@ def test_a_state_that_was_cut_is_no_checkpoint() -> None:
         lab.run()
     assert lab.at("a", "n").applied.base is None
     assert any("no-checkpoint" in output for output in lab.output)
+
+
+def test_nobody_says_that_a_site_ran_what_it_skipped() -> None:
+    """a holds the effect of an operation in its checkpoint. b has made none, so c gets the operation from b when it
+    joins, and skips it: a later one supersedes it."""
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "ab")
+    true = lab.execute
+
+    def cut_at_b(name: str, run: Run) -> tuple[Outcome, ...]:
+        outcomes = true(name, run)
+        is_cut = name == "b" and run.steps[0].op is None
+        return tuple(replace(outcome, cut=True) for outcome in outcomes) if is_cut else outcomes
+
+    lab.execute = cut_at_b  # type: ignore[method-assign]
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+    run(lab, 2)
+    early = OpId(lab.nodes["a"].origin, 3)
+    assert contains(lab.at("a", "n").history.folded, early)
+    assert early in lab.at("b", "n").history.ops
+    lab.partition("a", "b", "c")
+    lab.move("b", "n", "abc")
+    lab.submit("b", "n", "set 5")
+    run(lab, 1)
+    lab.partition("a", "bc")
+    run(lab, 3)
+    assert early in lab.at("c", "n").history.fates
+    lab.take("a", Queried("n"))  # loads it
+    lab.at("a", "n").clients.add(early, "r", lab.at("a", "n"))  # one that has not heard from all sites yet
+    lab.output.clear()
+    lab.heal()
+    run(lab, 3)
+    assert contains(lab.at("a", "n").peers["c"].settled, early)
+    assert not [line for line in lab.output if line.startswith("a answers:") and "OK at c" in line]
 
 
 def _forget_alone(lab: Lab) -> None:

@@ -98,7 +98,7 @@ class Replica:
         self.applied = AppliedState(self.history)
         self.slot = RunSlot(limits)
         self.drafts = DraftQueue()
-        self.replies = Replies()
+        self.replies = Replies(origin, self.met)
         self.peers: dict[str, PeerProgress] = {}
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
@@ -247,7 +247,11 @@ class Replica:
 
     def forget_incarnation(self, peer: str, incarnation: str) -> None:
         """A peer is up with this incarnation of its store: what an earlier one had may be lost."""
-        if peer in self.peers and self.peers[peer].incarnation not in {"", incarnation}:
+        before = self.peers[peer].incarnation if peer in self.peers else ""
+        if before == incarnation:
+            return
+        self.replies.prefer(Origin(peer, incarnation))
+        if before:
             del self.peers[peer]
             self.outbox.drop_replies(peer)
 

@@ -24,9 +24,15 @@ _REPORTED = (*_FINISHED, Status.UNKNOWN)  # UNKNOWN is not final: the operator m
 
 
 class Replies:
-    """Replies by their origin and by their operation. Each origin numbers its own: 1, 2, 3 …"""
+    """Replies by their origin and by their operation. Each origin numbers its own: 1, 2, 3 …
 
-    def __init__(self) -> None:
+    A site may have replied to one operation from several stores. What its present store says counts, in whatever order
+    the replies come: they are also read from the disk in another order than they came.
+    """
+
+    def __init__(self, own: Origin, stores: Mapping[str, str]) -> None:
+        self._own = own
+        self._stores = stores  # the last known incarnation of each other site, see Replica.met
         # What is kept. Of the numbers up to `known`, those that are missing here were dropped on purpose.
         self._by_origin: dict[Origin, dict[int, Reply]] = {}
         # The reply that says most about an operation at a site: its own before that of a replay.
@@ -80,6 +86,15 @@ class Replies:
         of_origin[reply.n] = reply
         self.skip_to({reply.origin: reply.n - 1})
         self.known[reply.origin] = max(reply.n, self.known.get(reply.origin, 0))
+        self._note_operations(reply)
+        return stale
+
+    def prefer(self, store: Origin) -> None:
+        """This is now known to be the present store of its site: its replies may have come before that was known."""
+        for reply in self.of_origin(store):
+            self._note_operations(reply)
+
+    def _note_operations(self, reply: Reply) -> None:
         site = reply.origin.site
         if reply.op is not None:
             self._keep(reply.op, site, reply)
@@ -87,9 +102,14 @@ class Replies:
             before = self._by_op.get((applied.id, site))
             if before is None or before.status is not Status.OK or before.replay:
                 self._keep(applied.id, site, reply)
-        return stale
+
+    def _is_present(self, store: Origin) -> bool:
+        return store == self._own or self._stores.get(store.site) == store.incarnation
 
     def _keep(self, id_: OpId, site: str, reply: Reply) -> None:
+        before = self._by_op.get((id_, site))
+        if before and self._is_present(before.origin) and not self._is_present(reply.origin):
+            return
         self._by_op[id_, site] = reply
         if reply.status in _TROUBLES:
             self._troubles[id_, site] = reply
@@ -118,6 +138,7 @@ class Replies:
 class _Client:
     request: str
     since: Vector  # the replies that were known when it came: among those, none is to its operation
+    stores: Mapping[str, str]  # the incarnation of each other site when it came
     reported: dict[str, Status] = field(
         default_factory=dict
     )  # the last status of each site that was reported to the client
@@ -137,8 +158,8 @@ class WaitingClients:
     def operations(self) -> tuple[OpId, ...]:
         return tuple(self._by_op)
 
-    def add(self, id_: OpId, request: str, since: Vector) -> None:
-        self._by_op[id_] = _Client(request, dict(since))
+    def add(self, id_: OpId, request: str, replica: "Replica") -> None:
+        self._by_op[id_] = _Client(request, dict(replica.replies.known), dict(replica.met))
 
     def remove(self, id_: OpId) -> None:
         self._by_op.pop(id_, None)
@@ -184,13 +205,19 @@ def _status_at(replica: "Replica", id_: OpId, site: str, client: _Client) -> Sta
         return Status.OK
     if (op and not fate) or _may_be_unseen(replica, site, client):
         return None  # in effect here: that site does not know all of the reasons for that yet, and will run it
-    is_folded = contains(replica.history.folded, id_)
-    return Status.OK if is_folded and client.has_effect else Status.SUPERSEDED  # it has the checkpoint
+    if not contains(replica.history.folded, id_) or not client.has_effect:
+        return Status.SUPERSEDED
+    # The checkpoint here holds its effect. A site that joined since may have that, or the operations from a site that
+    # has not forgotten them: then it skipped this one if a later one supersedes it.
+    return Status.OK if site == replica.site else None
 
 
 def _may_be_unseen(replica: "Replica", site: str, client: _Client) -> bool:
     """Whether the reply of a site may be one that the others had dropped before it came here: they do not wait for a
-    site that was removed from the mesh, or from the list."""
+    site that was removed from the mesh, or from the list. Or it is of a store that the site has lost since: then the
+    others may have it, or nobody."""
+    if site != replica.site and client.stores.get(site) != replica.met.get(site):
+        return True
     unseen = replica.replies.unseen.items()
     return any(origin.site == site and n > client.since.get(origin, 0) for origin, n in unseen)
 

@@ -425,7 +425,7 @@ class Site:
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._accept(replica, event, out)
-        replica.clients.add(draft.id, event.request, replica.replies.known)
+        replica.clients.add(draft.id, event.request, replica)
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site, resource=event.resource))
         if draft.verdict is not None:
             decided = Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)

@@ -152,7 +152,8 @@ def _resource_problems(world: World, resource: str, oracle: History) -> Iterator
             yield f"{name} is involved and knows nothing of it"
             continue
         yield from _replica_problems(world, name, replica, oracle)
-    yield from _state_problems(world, resource, oracle)
+    if not any(one and _cannot_undo(world, name, one, oracle) for name, one in replicas.items()):
+        yield from _state_problems(world, resource, oracle)
     # A site whose disk was replaced may have run what its application had: there, the state at the end counts.
     for name in sorted(set(oracle.site_list) - world.replaced):
         yield from _run_problems(world, world.nodes[name], resource)
@@ -208,10 +209,7 @@ def _leaver_problems(world: World, name: str, resource: str, oracle: History) ->
 
 def oracle_of(world: World, resource: str) -> History:
     """The merge of all operations that were ever decided, without forgetting anything."""
-    matrices = {Matrix().hash: Matrix()}
-    for node in world.nodes.values():
-        matrices |= {d.hash: d for d in node.disk.durable.values() if isinstance(d, Matrix)}
-    history = History(matrices.__getitem__)
+    history = History({Matrix().hash: Matrix(), **world.matrices}.__getitem__)
     for op in sorted(_with_possible_stamps(world, resource), key=lambda op: op.stamp):
         history.add(op)
     return history
@@ -262,10 +260,20 @@ def _replica_problems(world: World, name: str, replica: Replica, oracle: History
     yield from phase_problems(world, name, replica)
     yield from _health_problems(world, name, replica)
     yield from _stamp_problems(world, name, replica)
-    if replica.applied.order_not_enforced:
+    if replica.applied.order_not_enforced and not _cannot_undo(world, name, replica, oracle):
         yield f"{name} could not enforce the order"
     if replica.applied.failed:
         yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
+
+
+def _cannot_undo(world: World, name: str, replica: Replica, oracle: History) -> bool:
+    """Whether a site ran what nothing can undo, and says so. The statements that a seal needs bind a store. If that is
+    lost, the next store of the site may write before it has heard of the seal: its operation is orphaned after it ran,
+    and without a `reset` it cannot be taken back."""
+    if not replica.applied.order_not_enforced or world.apps[replica.resource].type.reset is not None:
+        return False
+    late = [id_ for id_ in oracle.orphans if id_.origin.site in world.replaced]
+    return any((replica.resource, id_) in world.nodes[name].ran for id_ in late)
 
 
 def log_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:

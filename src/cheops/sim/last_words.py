@@ -30,8 +30,8 @@ def client_problems(world: World, resource: str) -> Iterator[str]:
     for (about, id_, site), statuses in world.final_statuses.items():
         if about != resource or id_ is None or (id_ in ops and ops[id_].kind is Kind.SITES):
             continue  # a change of the list may be answered a second time, when a copy is deleted
-        if (resource, id_) in world.given_twice or site in world.replaced:
-            continue  # there were two clients, each with an operation of this name; or two stores that replied
+        if (resource, id_) in world.given_twice or site in world.restored:
+            continue  # there were two clients, each with an operation of this name; or an old copy replied as well
         if len(statuses) > 1:
             yield f"the client of {id_} got several final statuses of {site}: {', '.join(statuses)}"
         elif id_ in ops and (problem := _lie(world, ops[id_], site, statuses[0])):
@@ -40,7 +40,9 @@ def client_problems(world: World, resource: str) -> Iterator[str]:
 
 def _lie(world: World, op: Operation, site: str, status: Status) -> str | None:
     """What is wrong with the status of an operation at a site, or None."""
-    if status is Status.SUPERSEDED and (op.resource, op.id, site) in world.succeeded:
+    # What one store of a site skipped, the next one may run: then what was known at the time of the answer counts.
+    succeeded = world.denied if site in world.replaced else world.succeeded
+    if status is Status.SUPERSEDED and (op.resource, op.id, site) in succeeded:
         return "where it was OK"
     if status is Status.OK and not op.is_silent and not _has_effect_of(world, op, world.nodes[site]):
         return "where it never ran"

@@ -34,6 +34,7 @@ from cheops.engine.events import (
 from cheops.engine.intake import future_objection, without
 from cheops.engine.settings import Limits, ResourceType, Settings
 from cheops.log.causality import Clock
+from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict, content_hash, precedence
 from cheops.log.policy import Policy, SiteGroup
 from cheops.peers.heartbeat import Watermark
@@ -79,8 +80,13 @@ class World:
         self.succeeded: set[tuple[str, OpId | None, str]] = set()
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
+        # All that were ever stored. A site that joins after a checkpoint does not get the matrix of what that holds, so
+        # the one on a disk that is lost later may be the last.
+        self.matrices: dict[str, Matrix] = {}
         self.variants: dict[tuple[str, OpId], dict[int, Operation]] = {}  # a site may give an id twice
         self.replaced: set[str] = set()  # sites whose disk was replaced, while their application may have been kept
+        self.restored: set[str] = set()  # those of them whose disk was an old copy, or that took operations back
+        self.denied: set[tuple[str, OpId | None, str]] = set()  # answers SUPERSEDED after a site had replied OK
         self.given_twice: set[tuple[str, OpId]] = set()
         self.withdrawn: dict[tuple[str, OpId, int], Withdrawn] = {}
         self.recipients: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
@@ -175,6 +181,7 @@ class World:
         node.crash()
         node.restore(backup, with_application=with_application)
         what = "with its application" if with_application else "but not its application"
+        self.restored.add(name)
         self.inject("restored backup", f"{name} is restored from a backup, {what}")
         self._begin_again(name)
 
@@ -312,6 +319,8 @@ class World:
         for document in save.documents:
             if isinstance(document, Operation | Reply) and document.origin != node.origin:
                 self.documents_taken[document.resource] += 1
+            elif isinstance(document, Matrix):
+                self.matrices[document.hash] = document
         self._note_decided(save)
         self._note_withdrawn(node, save)
         self._note_success(save)
@@ -392,7 +401,10 @@ class World:
     def note_answer(self, node: Node, answer: Answer) -> None:
         if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _FINAL:
             resource = answer.request.rpartition("#")[0]
-            self.final_statuses.setdefault((resource, answer.op, answer.site), []).append(answer.status)
+            about = (resource, answer.op, answer.site)
+            self.final_statuses.setdefault(about, []).append(answer.status)
+            if answer.status is Status.SUPERSEDED and about in self.succeeded:
+                self.denied.add(about)
         if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:
             resource = answer.request.rpartition("#")[0]
             self.acknowledged.setdefault(resource, set()).add(answer.op)
@@ -448,6 +460,7 @@ class World:
             if self.profile.wrong_clocks and node.site and node.site.clock.time_ms > right_ms + _CLOCK_SKEW_MS:
                 self.inject("wrong stamps cured")
                 self.replaced.add(name)
+                self.restored.add(name)
                 self.deliver(name, StoreOutdated("its clock was wrong", Clock(right_ms), old_copy=False))
 
     # -- the operator --------------------------------------------------------------------------------
