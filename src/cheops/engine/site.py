@@ -54,14 +54,11 @@ from cheops.engine.intake import screened, without_more_of
 from cheops.engine.matrices import Matrices
 from cheops.engine.pieces import Assemblies
 from cheops.engine.replica import RemovedSites, Replica
+from cheops.engine.residency import Residency
 from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Operation, Origin, Status
-
-# A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
-# of several operations in a row; more would make a restart load more resources than necessary.
-_REST_MS = 1_000
 
 _OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Verified, Queried, ClientLeft)
 
@@ -90,9 +87,7 @@ class Site:
         self._parked: dict[str, set[str]] = {}  # resources that wait, and for which sites; may be unloaded
         self._backlog: dict[str, None] = {}  # resources to load, some with each tick
         self._now_ms = 0
-        # Resources in memory and the time of their last event, oldest first: before `_REST_MS`, and at rest.
-        self._fresh: dict[str, int] = {}
-        self._resting: dict[str, int] = {}
+        self._residency = Residency()
         self._handlers: dict[type[Event], Callable[[Any, Effects], None]] = {
             Recovered: self._on_recovered,
             PeerUp: self._on_peer_up,
@@ -229,43 +224,30 @@ class Site:
     # -- memory ------------------------------------------------------------------------------------
 
     def _touch(self, replica: Replica) -> None:
-        for queue in (self._fresh, self._resting):
-            queue.pop(replica.resource, None)
-        self._fresh[replica.resource] = self._now_ms
+        self._residency.touch(replica.resource, self._now_ms)
 
     def _unload_idle(self, out: Effects) -> None:
         """Unload resources without recent events. Parked ones stay while there are few: they will be wanted again."""
-        for replica, touched_ms in self._pop_quiet(_REST_MS, self._fresh):
+        for resource, touched_ms in self._residency.pop_quiet(self._now_ms):
+            replica = self.replicas[resource]
             if self._is_in_use(replica):
                 self._touch(replica)
-            elif replica.resource in self._parked:
+            elif resource in self._parked:
                 replica.save_progress(out)
-                del self.replicas[replica.resource]
+                del self.replicas[resource]
             else:
-                self._resting[replica.resource] = touched_ms
+                self._residency.rest(resource, touched_ms)
                 health.save_at_rest(replica, out)
-        for replica, _ in self._pop_quiet(self.settings.limits.idle_ms, self._resting):
-            if self._is_in_use(replica):
-                self._touch(replica)
+        for resource in self._residency.pop_idle(self.settings.limits.idle_ms, self._now_ms):
+            if self._is_in_use(self.replicas[resource]):
+                self._touch(self.replicas[resource])
             else:
-                del self.replicas[replica.resource]
+                del self.replicas[resource]
 
     def _is_in_use(self, replica: Replica) -> bool:
         if replica.resource in self._parked:
             return bool(replica.clients) or len(self.replicas) <= self.settings.limits.parked
         return bool(replica.clients) or replica.resource in self._active
-
-    def _pop_quiet(self, least_ms: int, queue: dict[str, int]) -> list[tuple[Replica, int]]:
-        """Remove the resources at the front of a queue that had no event for so long. A time in the future means that
-        the clock jumped back; such a resource counts as quiet."""
-        quiet = []
-        for resource, touched_ms in queue.items():
-            if 0 <= self._now_ms - touched_ms <= least_ms:
-                break
-            quiet.append((self.replicas[resource], touched_ms))
-        for replica, _ in quiet:
-            del queue[replica.resource]
-        return quiet
 
     # -- events of a resource ----------------------------------------------------------------------
 
@@ -362,7 +344,8 @@ class Site:
         if replica := self.replicas.pop(resource, None):
             self._outlived[resource] = replica
         self._active.discard(resource)
-        for queue in (self._parked, self._fresh, self._resting, self._backlog):
+        self._residency.drop(resource)
+        for queue in (self._parked, self._backlog):
             queue.pop(resource, None)
         limits = self.settings.limits
         timer = self._faulty.setdefault(resource, RetryTimer(limits.retry_ms, limits.retry_most_ms))

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import aiohttp
@@ -150,7 +151,7 @@ class Node:
         await self._write(start_signing, self.store, self.name, self.keyring)
         self.store = await self._write(self.notifier.journal_commits, self.store)
         saved_tokens = await self._write(self.store.note, tokens.NOTE)
-        self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), self._save_tokens)
+        self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), partial(self._save_durably, tokens.NOTE))
         saved_head = await self._write(self.store.note, audit.NOTE)
         head = msgspec.convert(saved_head, audit.AuditHead) if saved_head else None
         await loop.run_in_executor(None, self.audit.start, head, self._save_audit_head)
@@ -234,18 +235,15 @@ class Node:
     async def _flush_if_possible(self, pumping: asyncio.Task[None]) -> None:
         """Wait for the pump, but not for ever: a full disk must not keep the agent from stopping."""
         flushed = asyncio.ensure_future(self.pump.flushed())
-        end_s = asyncio.get_running_loop().time() + _STOP_S
-        while self.pump.trouble is None and not pumping.done() and not flushed.done():
-            if asyncio.get_running_loop().time() > end_s:
-                break
+        end_s = time.monotonic() + _STOP_S
+        while self.pump.trouble is None and not (pumping.done() or flushed.done() or time.monotonic() > end_s):
             await asyncio.wait({flushed, pumping}, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
         flushed.cancel()
         await asyncio.gather(flushed, return_exceptions=True)
 
     async def _create_mesh(self) -> Mesh:
-        note = await self._write(self.store.note, _MESH_NOTE)
+        note, config = await self._write(self.store.note, _MESH_NOTE), self.config
         interest = await self._write(self.store.note, _INTEREST_NOTE)
-        config = self.config
         own = SiteRecord(
             self.name,
             self.store.incarnation,
@@ -282,7 +280,8 @@ class Node:
 
     async def _start_enrollment(self) -> None:
         saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
-        self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, self._save_invitations)
+        save = partial(self._save_durably, invitations.NOTE)
+        self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, save)
         if keyring := self.keyring:
             peers = self.config.peers.keys()
             self.renewal = CertificateRenewal(self.config.security, keyring, self.mesh, self.peer_client, peers)
@@ -387,17 +386,13 @@ class Node:
             self.alarms.is_saved = False  # again at the next tick after the store has recovered
             _log.warning("cannot save the alarms of 'cheops check': %s", error)
 
-    async def _save_tokens(self, note: dict[str, Any]) -> None:
-        """Raises StoreError: a token that a client gets must survive a restart."""
-        await self._write(self.store.put_note, tokens.NOTE, note)
+    async def _save_durably(self, name: str, note: dict[str, Any]) -> None:
+        """Raises StoreError. A token that a client gets must survive a restart; so must the use of an invitation."""
+        await self._write(self.store.put_note, name, note)
 
     def _save_audit_head(self, head: audit.AuditHead) -> None:
         """Raises StoreError. Called by the thread of the audit log."""
         self.store.put_note(audit.NOTE, msgspec.to_builtins(head))
-
-    async def _save_invitations(self, note: dict[str, Any]) -> None:
-        """Raises StoreError: an invitation that was used must stay used."""
-        await self._write(self.store.put_note, invitations.NOTE, note)
 
     def now_ms(self) -> int:
         """The time by the clocks of most sites, which stamps are made and judged by."""
@@ -479,8 +474,7 @@ class Node:
 
     def note_interest(self, sites: Iterable[str]) -> None:
         """These sites share a resource with this one: the mesh must notice within seconds if one goes down."""
-        new = set(sites) - self._interest - {self.name}
-        if new:
+        if new := set(sites) - self._interest - {self.name}:
             self._interest |= new
             self.mesh.interest(self._interest)
             self._start_job(self._save_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
