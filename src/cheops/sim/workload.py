@@ -338,8 +338,10 @@ def _has_nothing_of_its_own(world: "World", name: str) -> bool:
 
 
 def _lose_store(world: "World", name: str) -> None:
-    if _is_synced(world, name) and _is_replaceable(world, name):
+    if _has_nothing_of_its_own(world, name) and _is_replaceable(world, name):
         world.lose_store(name)
+    elif not world.calm:
+        world.after(_WAIT_MS, lambda: _lose_store(world, name))
 
 
 def _back_up(world: "World", name: str) -> None:
