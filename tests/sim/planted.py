@@ -11,7 +11,6 @@ from cheops.engine import (
     catch_up,
     contents,
     exchange,
-    incarnation,
     intake,
     outcome,
     replies,
@@ -19,13 +18,11 @@ from cheops.engine import (
     scheduler,
     snapshot,
 )
-from cheops.engine.documents import Piece, Snapshot, key_of
-from cheops.engine.events import Effect, Effects, Outcome, Save, Send, SitesRemoved
-from cheops.engine.evidence import Evidence, Presence
+from cheops.engine.documents import Snapshot, key_of
+from cheops.engine.events import Effect, Effects, Outcome, Save, Send
 from cheops.engine.matrices import Matrices
-from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.progress import PeerProgress
-from cheops.engine.replica import RemovedSites, Replica
+from cheops.engine.replica import Replica
 from cheops.log import history, names, plan, policy, rules, seals
 from cheops.log.causality import Clock, Vector, contains, covers
 from cheops.log.history import History
@@ -37,11 +34,9 @@ from cheops.peers.gossip import GossipState
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.membership import Membership
 from cheops.peers.settings import MeshSettings
-from cheops.peers.watermark import StoreStarts
 from cheops.security import signatures
 from cheops.sim import heartbeats
-from cheops.sim.node import Disk
-from tests.sim import planted_http
+from tests.sim import planted_faults, planted_http
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -173,26 +168,6 @@ def _everybody_hears() -> AbstractContextManager[object]:
 
 def _never_sent_again() -> AbstractContextManager[object]:
     return patch.object(catch_up, "send_missing", lambda *_: None)
-
-
-def _every_message_clears_the_pacing() -> AbstractContextManager[object]:
-    """Whatever a site says while a batch is on its way to it, it is sent a batch again."""
-    return patch.object(PeerProgress, "_is_batch_acknowledged", lambda self, _now_ms: self._batch is not None)
-
-
-@contextmanager
-def _pieces_are_never_sent_again() -> Iterator[None]:
-    """A piece of a snapshot that is lost is taken for one that has come."""
-
-    def next_piece(self: OutgoingSnapshot) -> Piece:
-        self.held = min(self.held + 1, len(self.parts))
-        return Piece(self.id, self.held, len(self.parts))
-
-    with (
-        patch.object(OutgoingSnapshot, "next_piece", property(next_piece)),
-        patch.object(OutgoingSnapshot, "note_held", lambda _self, held: held is not None),
-    ):
-        yield
 
 
 def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
@@ -443,108 +418,6 @@ def _checkpoints_beyond_their_seal() -> AbstractContextManager[object]:
     return patch.object(retention, "sealed_by", sealed)
 
 
-# -- what the status says --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _silence_means_lacking() -> Iterator[None]:
-    """What peers have is forgotten when a resource leaves memory; what is not known of them counts as missing."""
-    with (
-        patch.object(Replica, "_progress", lambda _self: None),
-        patch.object(Evidence, "_absence", lambda _self, _op: Presence.LACKS),
-    ):
-        yield
-
-
-def _reports_of_lost_stores() -> AbstractContextManager[object]:
-    """The saved report of a peer counts although its store was replaced since."""
-    true = Replica._load_peers
-
-    def trusting(self: Replica) -> None:
-        met, self.met = self.met, {}
-        true(self)
-        self.met = met
-
-    return patch.object(Replica, "_load_peers", trusting)
-
-
-def _damage_unseen() -> AbstractContextManager[object]:
-    """Stored documents are not verified when they are read."""
-    return patch.object(Disk, "damaged", lambda _self, _resource: [])
-
-
-# -- what was not found before sites were reborn, forgotten and admitted again, and explanations were read -------------
-
-
-def _earlier_views_kept() -> AbstractContextManager[object]:
-    """What a site had before it lost its disk, it is taken to have still."""
-    return patch.object(Replica, "forget_incarnation", lambda *_: None)
-
-
-def _forgotten_before_the_superseder_is_known() -> AbstractContextManager[object]:
-    return patch.object(History, "_is_within", lambda _self, op, stable: contains(stable, op.id))
-
-
-def _leavers_never_told() -> AbstractContextManager[object]:
-    return patch.object(Replica, "targets", lambda self: (site for site in self.sites if site != self.site))
-
-
-def _interrupted_replays_forgotten() -> AbstractContextManager[object]:
-    """A crash makes a site forget that a replay was interrupted. For a replay from a base this is harmless, because the
-    ledger names the keys that are dirty as well; after a replay from the reset nothing else does."""
-    return patch.object(Replica, "save_unfinished_replay", lambda *_, **__: None)
-
-
-def _checkpoints_without_a_seal() -> AbstractContextManager[object]:
-    """A site makes checkpoints when all have settled everything, and waits for no seal. As long as no site is away, all
-    that are still to come know that; one that is admitted again does not."""
-    return patch.object(retention, "is_sealed", lambda _replica: True)
-
-
-def _superseded_comes_back() -> AbstractContextManager[object]:
-    """What is superseded itself supersedes nothing any more, also what had no effect because of it."""
-    return patch.object(rules.Superseders, "beats", lambda *_: False)
-
-
-def _dropped_replies_mean_superseded() -> AbstractContextManager[object]:
-    """A reply that others have dropped before it came here is taken for one that never was."""
-    return patch.object(replies, "_may_be_unseen", lambda *_: False)
-
-
-def _absence_is_denied() -> AbstractContextManager[object]:
-    """A site that was forgotten and admitted again takes what the others did without it for a forgery."""
-    return patch.object(RemovedSites, "change", _without_admissions(RemovedSites.change))
-
-
-def _without_admissions(true: Callable[..., set[str]]) -> Callable[..., set[str]]:
-    def change(self: RemovedSites, event: SitesRemoved) -> set[str]:
-        back = true(self, event)
-        self.ever = self
-        return back
-
-    return change
-
-
-@contextmanager
-def _an_old_copy_goes_unnoticed() -> Iterator[None]:
-    with (
-        patch.object(incarnation, "proof_in", lambda *_: None),
-        patch.object(StoreStarts, "is_later", lambda *_: False),
-    ):
-        yield
-
-
-def _what_an_earlier_store_ran_is_run_again() -> AbstractContextManager[object]:
-    return patch.object(incarnation, "note_earlier_stores", lambda *_: None)
-
-
-def _wrong_stamps_are_kept() -> AbstractContextManager[object]:
-    def unchanged(*arguments: Any) -> Any:
-        return arguments[2]
-
-    return patch.object(incarnation, "withdraw", unchanged)
-
-
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -553,10 +426,12 @@ class Planted(NamedTuple):
 
 
 BUGS = {
-    "damaged documents are used": Planted(_damage_unseen, "rot", 3, 3),
-    "an old copy goes unnoticed": Planted(_an_old_copy_goes_unnoticed, "restored", 2, 3),
-    "what an earlier store ran is run again": Planted(_what_an_earlier_store_ran_is_run_again, "lost", 1, 3),
-    "wrong stamps are kept": Planted(_wrong_stamps_are_kept, "clocks", 0, 3),
+    "damaged documents are used": Planted(planted_faults.damage_unseen, "rot", 3, 3),
+    "an old copy goes unnoticed": Planted(planted_faults.an_old_copy_goes_unnoticed, "restored", 0, 3),
+    "what an earlier store ran is run again": Planted(
+        planted_faults.what_an_earlier_store_ran_is_run_again, "lost", 32, 3
+    ),
+    "wrong stamps are kept": Planted(planted_faults.wrong_stamps_are_kept, "clocks", 0, 3),
     "no causal wait": Planted(_no_causal_wait, "hostile", 5, 3),
     "duplicates taken": Planted(_duplicates_taken, "hostile", 1, 3),
     "save after send": Planted(_save_after_send, "crashes", 55, 3),
@@ -573,10 +448,10 @@ BUGS = {
     "the clock ignores others": Planted(_clock_ignores_others, "crashes", 0, 3),
     "everybody hears": Planted(_everybody_hears, "rules", 2, 3),
     "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
-    "every message clears the pacing": Planted(_every_message_clears_the_pacing, "quiet", 1, 4),
-    "pieces are never sent again": Planted(_pieces_are_never_sent_again, "joins", 22, 4),
+    "every message clears the pacing": Planted(planted_faults.every_message_clears_the_pacing, "quiet", 1, 4),
+    "pieces are never sent again": Planted(planted_faults.pieces_are_never_sent_again, "joins", 22, 4),
     "newcomers are taken to know everything": Planted(_newcomers_are_taken_to_know_everything, "crashes", 2, 3),
-    "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "moving", 159, 4),
+    "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "remedies", 1, 3),
     "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),
     "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, "crashes", 3, 3),
     "a new matrix is never adopted": Planted(_new_matrix_never_adopted, "rules", 45, 3),
@@ -599,15 +474,20 @@ BUGS = {
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 45, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
     "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "moving", 40083, 5),
-    "silence means lacking": Planted(_silence_means_lacking, "hostile", 4, 3),
-    "an earlier incarnation's view is kept": Planted(_earlier_views_kept, "reborn", 0, 3),
-    "forgotten before the superseder is known": Planted(_forgotten_before_the_superseder_is_known, "moving", 0, 4),
-    "leavers are never told": Planted(_leavers_never_told, "moving", 0, 4),
-    "interrupted replays are forgotten": Planted(_interrupted_replays_forgotten, "remedies", 4, 3),
-    "checkpoints without a seal": Planted(_checkpoints_without_a_seal, "members", 5, 4),
-    "what is superseded comes back": Planted(_superseded_comes_back, "kinds", 22, 3),
-    "dropped replies mean superseded": Planted(_dropped_replies_mean_superseded, "members", 18, 4),
-    "absence is denied": Planted(_absence_is_denied, "members", 0, 4),
+    "silence means lacking": Planted(planted_faults.silence_means_lacking, "hostile", 4, 3),
+    "an earlier incarnation's view is kept": Planted(planted_faults.earlier_views_kept, "reborn", 0, 3),
+    "forgotten before the superseder is known": Planted(
+        planted_faults.forgotten_before_the_superseder_is_known, "moving", 0, 4
+    ),
+    "leavers are never told": Planted(planted_faults.leavers_never_told, "moving", 0, 4),
+    "interrupted replays are forgotten": Planted(planted_faults.interrupted_replays_forgotten, "remedies", 4, 3),
+    "checkpoints without a seal": Planted(planted_faults.checkpoints_without_a_seal, "members", 5, 4),
+    "what is superseded comes back": Planted(planted_faults.superseded_comes_back, "kinds", 22, 3),
+    "dropped replies mean superseded": Planted(planted_faults.dropped_replies_mean_superseded, "members", 18, 4),
+    "absence is denied": Planted(planted_faults.absence_is_denied, "members", 0, 4),
+    "full queues refuse what they wait for": Planted(
+        planted_faults.full_queues_refuse_what_they_wait_for, "members", 2, 4
+    ),
     "a POST is a resource of its own": Planted(planted_http.posts_are_resources, "http", 1, 3),
     "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
     "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 8, 3),
