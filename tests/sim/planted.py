@@ -470,14 +470,14 @@ BUGS = {
     "digests without contents": Planted(_digests_without_contents, "byzantine", 21, 5),
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
-    "seals without statements": Planted(_seals_without_statements, "byzantine", 33, 5),
+    "seals without statements": Planted(_seals_without_statements, "byzantine", 9, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 45, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
     "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "moving", 40083, 5),
     "silence means lacking": Planted(planted_faults.silence_means_lacking, "hostile", 4, 3),
     "an earlier incarnation's view is kept": Planted(planted_faults.earlier_views_kept, "reborn", 0, 3),
     "forgotten before the superseder is known": Planted(
-        planted_faults.forgotten_before_the_superseder_is_known, "moving", 0, 4
+        planted_faults.forgotten_before_the_superseder_is_known, "members", 36, 4
     ),
     "leavers are never told": Planted(planted_faults.leavers_never_told, "moving", 0, 4),
     "interrupted replays are forgotten": Planted(planted_faults.interrupted_replays_forgotten, "remedies", 4, 3),

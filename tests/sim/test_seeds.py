@@ -20,6 +20,7 @@ ONCE_BROKEN = [
     ("moving", 5, 20207),
     ("long", 4, 135),
     ("policed", 4, 81),
+    ("members", 4, 18),
     ("members", 4, 22),
     ("members", 4, 33),
     ("members", 3, 1008),

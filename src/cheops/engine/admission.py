@@ -33,7 +33,7 @@ from cheops.log.policy import (
     snapshot_violation,
     violation,
 )
-from cheops.log.seals import excluding_seal, sealed_by, standing
+from cheops.log.seals import excluding_seal, overruled_by, sealed_by, standing
 
 REFUSED = "refused"
 FALSE_SNAPSHOT = "false snapshot"
@@ -205,6 +205,7 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
     if not covers(snapshot.floor, base):
         return "its checkpoint holds operations that are not forgotten"
     sealed = sealed_by((*_proving_seals(replica, message), *history.ops.values()))
+    sealed = joined(sealed, overruled_by(history.seals, message.ops))
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)

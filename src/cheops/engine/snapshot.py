@@ -26,11 +26,11 @@ from cheops.engine.events import Effects, Notify
 from cheops.engine.pieces import OutgoingSnapshot, Part, TooLargeError
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
-from cheops.log.causality import NOTHING, Vector, contains, covers
+from cheops.log.causality import NOTHING, Vector, contains, covers, joined
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin, Reply
-from cheops.log.seals import is_of_one_site
+from cheops.log.seals import is_of_one_site, overruled_by
 
 # -- sending ---------------------------------------------------------------------------------------------
 
@@ -161,8 +161,9 @@ def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
 def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: Effects) -> None:
     """The other sites have forgotten what is missing here: rebuild the history from what they have kept."""
     history, our_root, our_floor = replica.history, replica.history.root, replica.history.floor
-    if our_root and snapshot.root and our_root < snapshot.root:
-        # Two resources of one name meet, and theirs gives way: what they forgot has no effect.
+    if (our_root and snapshot.root and our_root < snapshot.root) or _is_overruled(history, message, snapshot):
+        # Two resources of one name meet, or what two parts of the sites did apart. Theirs gives way: what they forgot
+        # has no effect.
         history.raise_floor(snapshot.floor, read(snapshot.contents))
         for op in sorted(message.ops, key=lambda op: op.stamp):  # their seals prove the floor to other sites
             if op.seal and contains(snapshot.floor, op.id) and op.id not in history.ops:
@@ -204,6 +205,12 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
             replica.take_reply(reply, out)
     replica.replies.skip_to(_reply_floor(replica, message, snapshot))
     replica.save_ledger(out)
+
+
+def _is_overruled(history: History, message: Message, snapshot: Snapshot) -> bool:
+    """Whether all that is missing here was sealed and forgotten without knowledge of a seal that counts here."""
+    overruled = overruled_by(history.seals, message.ops)
+    return bool(overruled) and covers(joined(history.known, overruled), snapshot.floor)
 
 
 def _is_replaced(history: History, id_: OpId, snapshot: Snapshot, folded: Vector) -> bool:

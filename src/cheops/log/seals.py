@@ -98,6 +98,17 @@ def sealed_by(ops: Iterable[Operation]) -> dict[Origin, int]:
     return sealed
 
 
+def overruled_by(seals: Sequence[Operation], ops: Iterable[Operation]) -> dict[Origin, int]:
+    """Of the authors of seals that do not know one which counts: how many of their own operations those seals cover.
+    What came before such a seal does not know the other one either, so it has no effect. Only of the authors: nobody
+    else can take the effect of what a site has made."""
+    overruled: dict[Origin, int] = {}
+    for op in ops:
+        if op.seal and excluding_seal(op, seals):
+            overruled = joined(overruled, {op.origin: op.seal.stable.get(op.origin, 0)})
+    return overruled
+
+
 def proving_seals(sealing: Iterable[Operation], floor: Vector) -> list[Operation]:
     """Seals that together cover what was forgotten, as few as simply found: the newest, and what others add to it."""
     proving: list[Operation] = []
