@@ -142,8 +142,11 @@ def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
 
 
 def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
-    """What honest sites keep in the name of an honest site is what that site made."""
+    """What honest sites ever kept in the name of an honest site is what that site made; and no file was too large."""
+    most = world.settings(world.profile).limits.file_bytes
     for id_, contents in world.contents[resource].items():
+        if any(sum(file.size for file in op.payload.files) > most for op in contents.values()):
+            yield f"{id_} was accepted, whose files are larger than {most:,} bytes"
         if id_.origin.site == world.hostile:
             continue
         if len(contents) > 1:
@@ -165,10 +168,6 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
     made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
     if history.known.get(replica.origin, 0) > made_here:
         yield f"{name} believes that it made {history.known[replica.origin]} operations; it made {made_here}"
-    most = replica.limits.file_bytes
-    for op in history.ops.values():
-        if sum(file.size for file in op.payload.files) > most:
-            yield f"{name} accepted {op.id}, whose files are larger than {most:,} bytes"
     if replica.slot.running or replica.drafts or replica.applied.unknown:
         yield f"{name} is not at rest"
     yield from _refusal_problems(world, name, replica)
