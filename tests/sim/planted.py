@@ -466,7 +466,7 @@ BUGS = {
     "floors are believed": Planted(_floors_believed, "byzantine", 67, 5),
     "the counter does not carry": Planted(_counter_without_carry, "byzantine", 46, 5),
     "site records are not signed": Planted(_records_unsigned, "byzantine", 6, 5),
-    "files of any size": Planted(_files_of_any_size, "byzantine", 31, 5),
+    "files of any size": Planted(_files_of_any_size, "byzantine", 385, 5),
     "digests without contents": Planted(_digests_without_contents, "byzantine", 21, 5),
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
@@ -483,7 +483,7 @@ BUGS = {
     "interrupted replays are forgotten": Planted(planted_faults.interrupted_replays_forgotten, "remedies", 4, 3),
     "checkpoints without a seal": Planted(planted_faults.checkpoints_without_a_seal, "members", 5, 4),
     "what is superseded comes back": Planted(planted_faults.superseded_comes_back, "kinds", 22, 3),
-    "dropped replies mean superseded": Planted(planted_faults.dropped_replies_mean_superseded, "members", 18, 4),
+    "dropped replies mean superseded": Planted(planted_faults.dropped_replies_mean_superseded, "members", 25, 4),
     "absence is denied": Planted(planted_faults.absence_is_denied, "members", 0, 4),
     "full queues refuse what they wait for": Planted(
         planted_faults.full_queues_refuse_what_they_wait_for, "members", 2, 4
@@ -492,5 +492,5 @@ BUGS = {
     "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
     "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 8, 3),
     "no order between resources": Planted(planted_http.resources_have_no_order, "http", 43, 3),
-    "a deletion forgets what it contains": Planted(planted_http.deletions_forget_contents, "http", 224, 3),
+    "a deletion forgets what it contains": Planted(planted_http.deletions_forget_contents, "http", 127, 3),
 }
