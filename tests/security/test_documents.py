@@ -78,8 +78,8 @@ def goes_on(rig: Rig, id_: str, before: int) -> None:
     until(lambda: overall(rig, id_) == "CONVERGED", "for the sites to agree")
 
 
-def overall(rig: Rig, id_: str) -> str:
-    return str(json.loads(rig.request("site1", "GET", f"/api/v1/resources/{id_}/status"))["overall"])
+def overall(rig: Rig, id_: str, site: str = "site1") -> str:
+    return str(json.loads(rig.request(site, "GET", f"/api/v1/resources/{id_}/status"))["overall"])
 
 
 def post(rig: Rig, thief: Rogue, to: str, message: Message) -> int:
@@ -134,12 +134,16 @@ def test_two_operations_under_one_id_are_proof(rig: Rig, thief: Rogue) -> None:
     one, other = thief.operation(first, ADD, stamp=stamp), thief.operation(first, MORE, stamp=stamp)
     thief.send("site1", one)
     thief.send("site2", other)
-    expected = 2 if content_hash(one) < content_hash(other) else 3
-    for site in ("site1", "site2"):
+    standing = 2 if content_hash(one) < content_hash(other) else 3
+    for site in NAMES:
         until(lambda site=site: refused(rig, site, EQUIVOCATION), f"for {site} to have the proof")  # type: ignore[misc]
         until(lambda site=site: any("site3 misbehaves" in name for name in checks(rig, site)), "for the check to fail")  # type: ignore[misc]
-    until(lambda: sizes(rig, "twice") == [expected] * 3, "for the smaller hash to stand everywhere")
-    goes_on(rig, "twice", expected)
+    until(lambda: {overall(rig, "twice", site) for site in NAMES} == {"CONVERGED"}, "for the sites to agree")
+    # The real agent of site3 cannot tell whether an earlier store of its own made both. If it held the one that does not
+    # stand, it issues that again: nothing may be lost. Whoever has the key could have made two operations at once.
+    found = sizes(rig, "twice")
+    assert found in ([standing] * 3, [4] * 3)
+    goes_on(rig, "twice", found[0])
     until(lambda: is_alarm_saved(rig, "site2", "twice"), "for the alarm to be saved")
     rig.kill("site2")
     rig.start("site2")
