@@ -141,9 +141,9 @@ def test_two_operations_under_one_id_are_proof(rig: Rig, thief: Rogue) -> None:
     until(lambda: {overall(rig, "twice", site) for site in NAMES} == {"CONVERGED"}, "for the sites to agree")
     # The real agent of site3 cannot tell whether an earlier store of its own made both. If it held the one that does not
     # stand, it issues that again: nothing may be lost. Whoever has the key could have made two operations at once.
-    found = sizes(rig, "twice")
-    assert found in ([standing] * 3, [4] * 3)
-    goes_on(rig, "twice", found[0])
+    reached = sizes(rig, "twice")
+    assert reached in ([standing] * 3, [4] * 3)
+    goes_on(rig, "twice", reached[0])
     until(lambda: is_alarm_saved(rig, "site2", "twice"), "for the alarm to be saved")
     rig.kill("site2")
     rig.start("site2")
