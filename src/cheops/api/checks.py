@@ -15,7 +15,6 @@ from msgspec import structs
 
 from cheops import __version__
 from cheops.api.configuration_checks import configuration_checks, type_checks
-from cheops.api.fault_checks import fault_checks, incarnation_checks
 from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.models.site import make_check as _check
@@ -27,6 +26,7 @@ from cheops.config.address import address_of_url, is_loopback
 from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig
+from cheops.engine import incarnation
 from cheops.engine.admission import FALSE_SNAPSHOT, waiting_for_refused
 from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STAMP
 from cheops.engine.replica import Replica
@@ -51,6 +51,7 @@ _LATELY_S = 600.0  # for refused requests
 _JUST_NOW_S = 120.0  # for refused documents, which a site offers again every few seconds
 _MAX_NAMED = 5
 _MAX_HELD = 20
+_INCARNATION_MS = 7 * 24 * 3_600_000  # for which a new incarnation is shown
 _OTHERS = 0o077  # the permissions of group and others
 
 
@@ -111,6 +112,39 @@ def _store(node: Node) -> Iterator[Check]:
     if node.audit.altered:
         hint = "somebody removed or changed lines while the agent was not running: 'cheops audit' shows where"
         yield _check("store", "audit log was altered", node.audit.altered, hint)
+
+
+def fault_checks(node: Node) -> Iterator[Check]:
+    """Bugs of this agent, and proof that a site is in the wrong hands."""
+    if node.faults.count:
+        hint = "this is a bug in Cheops: report it with the agent's log"
+        name = f"{node.faults.count} events failed because of a fault in this agent"
+        yield _check("store", name, node.faults.last, hint)
+    for one in node.alarms.open(node.mesh.member_of)[:_MAX_HELD]:
+        name = f"{printable(one.by)} misbehaves ({one.what}) on '{printable(shortened(one.resource))}'"
+        hint = (
+            f"if its keys are in the wrong hands: 'cheops site forget {one.by} --force', or new keys with "
+            f"'cheops site invite {one.by} --again'. Either ends this alarm"
+        )
+        yield _check("security", name, one.detail, hint)
+
+
+def incarnation_checks(node: Node) -> Iterator[Check]:
+    """That the store was an old copy, or its stamps were wrong; and what still waits to be issued again."""
+    now_ms = time.time() * 1000
+    # Of several that were closed at once, one line: the reason is the same.
+    for closed in {one.at_ms: one for one in node.pump.site.incarnations.closed}.values():
+        if now_ms - closed.at_ms < _INCARNATION_MS:
+            name = "this site has begun a new incarnation of its store"
+            hint = "'cheops log ID' shows what was issued again; docs/production.md#backup explains it"
+            yield _check("store", name, printable(closed.why), hint, Level.WARNING)
+    replicas = [replica for replica in node.pump.site.replicas.values() if incarnation.waiting(replica)]
+    for replica in replicas[:_MAX_HELD]:
+        sites = listed(map(printable, incarnation.unheard(replica)))
+        name = f"operations on '{printable(shortened(replica.resource))}' wait to be issued again"
+        detail = f"{len(incarnation.waiting(replica))} that this site has acknowledged"
+        hint = f"they are as soon as all its sites have answered; not yet: {sites or 'none is missing'}"
+        yield _check("store", name, detail, hint)
 
 
 def _own_clock(clock: CommonClock) -> Iterator[Check]:

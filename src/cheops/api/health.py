@@ -9,20 +9,18 @@ from collections.abc import Iterable, Sequence
 
 from cheops.api.models.resources import ResourceStatus, SiteHealth, StateCounts, WorstResource, cure_of
 from cheops.api.models.resources import State as StateName
-from cheops.api.models.site import Check, Level
-from cheops.api.permissions import may_see
+from cheops.api.models.site import Check, make_check
 from cheops.api.views.status import is_here, resource_status
 from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
 from cheops.node.damaged_documents import named
 from cheops.node.node import Node
-from cheops.security.principal import Principal
 from cheops.text import printable, shortened
 
 MOST_WORST = 10
 _WORST_FIRST = (*TROUBLED, State.UNKNOWN, State.CONVERGING)
-_MOST_EXAMINED = 200  # of which a client may see few
-_ANCHOR = "docs/troubleshooting.md#resources"
+_MOST_EXAMINED = 200  # some have recovered since their state was saved
+_GROUP = "resources"
 
 
 async def state_counts(node: Node) -> dict[State, int]:
@@ -31,8 +29,8 @@ async def state_counts(node: Node) -> dict[State, int]:
     return {state: stored.get(state, 0) for state in State}
 
 
-async def site_health(node: Node, by: Principal) -> SiteHealth:
-    worst = await worst_resources(node, by)
+async def site_health(node: Node) -> SiteHealth:
+    worst = await worst_resources(node)
     counts = await state_counts(node)  # afterwards: looking at a resource may correct its state
     return SiteHealth(
         site=node.name,
@@ -43,10 +41,8 @@ async def site_health(node: Node, by: Principal) -> SiteHealth:
     )
 
 
-async def worst_resources(
-    node: Node, by: Principal | None, states: Sequence[State] = _WORST_FIRST
-) -> tuple[WorstResource, ...]:
-    """At most ten that are in one of these states, in the order of the states; None may see all."""
+async def worst_resources(node: Node, states: Sequence[State] = _WORST_FIRST) -> tuple[WorstResource, ...]:
+    """At most ten that are in one of these states, in the order of the states."""
     worst: list[WorstResource] = []
     examined = 0
     for state in states:
@@ -56,11 +52,9 @@ async def worst_resources(
             if not ids:
                 break
             examined, after = examined + len(ids), ids[-1]
-            if by is not None and not by.is_limited:  # a check of its own reports them
-                worst += [_damaged(id_, node.store.damaged[id_]) for id_ in ids if id_ in node.store.damaged]
+            worst += [_damaged(id_, node.store.damaged[id_]) for id_ in ids if id_ in node.store.damaged]
             replicas = await node.pump.readable(ids)
-            visible = [one for one in replicas if is_here(one) and (by is None or may_see(by, one))]
-            worst += [found for one in visible if (found := _worst(node, one, state))]
+            worst += [found for one in replicas if is_here(one) and (found := _worst(node, one, state))]
     return tuple(worst[:MOST_WORST])
 
 
@@ -86,24 +80,25 @@ def _hint(status: ResourceStatus) -> str:
 
 
 async def resource_checks(node: Node) -> list[Check]:
-    worst = await worst_resources(node, None, TROUBLED)
+    # Damaged ones have a check of their own.
+    worst = [one for one in await worst_resources(node, TROUBLED) if one.overall == "DIVERGED"]
     counts = await state_counts(node)
-    if not worst:
-        return [_check("no resource is diverged", counts_in_words(counts))]
     left = sum(counts[state] for state in TROUBLED) - len(worst)
+    if not worst and left <= 0:
+        return [make_check(_GROUP, "no resource is diverged", counts_in_words(counts))]
     checks = [
-        _check(f"'{printable(shortened(one.id))}' is {one.overall}", one.sentence, f"'{one.hint}' says how to fix it")
+        make_check(
+            _GROUP,
+            f"'{printable(shortened(one.id))}' is {one.overall}",
+            one.sentence,
+            f"'{one.hint}' says how to fix it",
+        )
         for one in worst
     ]
     if left > 0:
         hint = "list them with 'cheops get resources --overall DIVERGED'"
-        checks.append(_check(f"{left:,} more resources are DIVERGED", counts_in_words(counts), hint))
+        checks.append(make_check(_GROUP, f"{left:,} more resources are DIVERGED", counts_in_words(counts), hint))
     return checks
-
-
-def _check(name: str, detail: str, hint: str = "") -> Check:
-    level = Level.FAILED if hint else Level.OK
-    return Check(group="resources", name=name, level=level, ok=not hint, detail=detail, hint=hint, anchor=_ANCHOR)
 
 
 def counts_in_words(counts: dict[State, int]) -> str:

@@ -8,7 +8,8 @@ only the source sends. So a log is sent once to a site that joins, however many 
   again after a time that doubles.
 - A site keeps its source while that makes progress. If the source is down, brings nothing for a while, or takes very
   long, the next site that asks takes its place: so a document reaches a site however links fail.
-- What a site pushes to all (exchange.py) it sends again itself, to whoever does not acknowledge it and has no source.
+- A site sends its own new documents to all (exchange.py). It repeats them to each site that does not acknowledge them
+  and has no source.
 - A site that never answers may hear nevertheless. It gets the first batch again and again, at long intervals.
 """
 
@@ -46,7 +47,7 @@ def send_missing(replica: Replica, peer: str, out: Effects, now_ms: int) -> None
 
 
 def _send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
-    """Send the first of what a peer is missing, whoever made it."""
+    """Send the next batch of what a peer is missing: the documents of all sites."""
     view = replica.peer(peer)
     if not covers(view.known, replica.history.floor):
         # It is missing operations that this site has forgotten: they exist only as their effect, in a snapshot.
@@ -71,7 +72,7 @@ def _listing_for(replica: Replica, peer: str, ops: list[Operation]) -> list[Oper
 
 def _repeat(replica: Replica, peer: str, out: Effects, now_ms: int) -> bool:
     """Send again what this site made and pushed, and the peer has not acknowledged. False if there is nothing of that,
-    or more than a batch: then the peer shall choose from whom it wants it."""
+    or more than a batch: then the peer chooses a source."""
     view, own = replica.peer(peer), replica.origin
     if not covers(view.known, replica.history.floor):
         return False

@@ -330,7 +330,9 @@ class Message(DocumentBase, frozen=True, tag="message"):
     recall: bool = False  # the sender asks for its own operations and replies beyond those that it knows
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
-    source: OptionalName = ""  # the site that shall send what the sender lacks; empty: it knows of nothing
+    source: OptionalName = (
+        ""  # the site from which the sender wants what it lacks; empty: it lacks nothing that it knows of
+    )
     piece: Piece | None = None  # the documents are a part of a snapshot; `snapshot` comes with the last one
     held: Piece | None = None  # the last piece that the sender has, of a snapshot of the receiver
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement

@@ -209,7 +209,7 @@ class PeerProgress:
         self.resend.expire()
 
     def note_push(self, known: Vector, known_replies: Vector, now_ms: int) -> None:
-        """New documents go to the peer: they may be on their way for some time before they count as lost."""
+        """New documents are sent to the peer. They count as lost only when the resend timer is due."""
         if self.resend.is_due(now_ms):
             self._pushed = (dict(known), dict(known_replies))
             self.resend.wait_first(now_ms)

@@ -3,7 +3,8 @@
 A client is first informed that its operation is durable, then of its verdict, then of the reply of each site. A site is
 finished with an operation when its reply says so. It is also finished when it has settled the operation and all its
 replies up to then were seen here, but none to this operation: then it skipped the operation, because another superseded
-it, or it has the checkpoint that holds the effect. Where that cannot be told, the client is told nothing.
+it, or it has the checkpoint that holds the effect. If this cannot be known, the client gets no final
+status of the site.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

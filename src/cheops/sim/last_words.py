@@ -1,4 +1,4 @@
-"""Compares what clients and operators are told with what the applications really ran.
+"""Compares the answers that clients and operators get with what the applications really ran.
 
 Clients: the final status that the client of an operation gets for each site. Operators: what `explain` says at random
 moments of each operation and site, and of replays. What it calls superseded must not have an effect later.

@@ -93,12 +93,12 @@ GET_SITE_HEALTH = Endpoint(
     name="getSiteHealth",
     method="GET",
     path="/status",
-    right=READ,
+    right=READ_SITE,
     tag="resources",
     summary="Count the resources of this site by their state, and get the worst ten",
     description=(
-        "A resource that is not in memory is counted in the state that it last had. A token with limits gets the "
-        "numbers of all resources, and only those of the worst that it may see."
+        "A resource that is not in memory is counted in the state that it last had. Not for a token with limits: the "
+        "numbers are about all resources."
     ),
     response=SiteHealth,
     success="The numbers, and the worst resources.",

@@ -139,7 +139,7 @@ def sites_up(node: Node) -> set[str]:
 
 @handles(GET_SITE_HEALTH)
 async def get_site_health(request: ApiRequest) -> SiteHealth:
-    return await site_health(request.node, request.principal)
+    return await site_health(request.node)
 
 
 # -- lists ------------------------------------------------------------------------------------------------------
