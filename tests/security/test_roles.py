@@ -349,6 +349,13 @@ def test_a_site_that_is_not_involved_cannot_have_operations_made(rig: Rig) -> No
     assert is_unharmed(rig)
 
 
+def test_a_token_with_limits_does_not_learn_how_many_resources_there_are(rig: Rig) -> None:
+    agent(rig, token(rig, "counts", Role.VIEWER)).site_health()
+    limited = agent(rig, token(rig, "counts-some", Role.VIEWER, types=("file",)))
+    with pytest.raises(AgentError, match="about the site as a whole"):
+        limited.site_health()
+
+
 def test_what_is_handed_on_is_held_to_the_limits_of_the_token(rig: Rig) -> None:
     """The site that is asked knows the token, the other one the resource."""
     limits = {"Cheops-Forwarded-By": "site2", "Cheops-Limits": json.dumps({"types": ["file"]})}
