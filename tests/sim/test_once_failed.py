@@ -78,6 +78,8 @@ from cheops.sim.workload import PROFILES
         (231, 3, "moving"),
         (86, 3, "policed"),
         (1282, 4, "policed"),
+        # A late piece of an earlier snapshot had its receiver begin anew, and the sender did not go back.
+        (18, 4, "restored"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:
