@@ -197,6 +197,84 @@ def test_what_is_issued_again_does_not_bring_back_rules_that_were_replaced() -> 
     assert {lab.at(site, "f").matrix.hash for site in "abc"} == {with_note("newer").hash}
 
 
+def write_alone(lab: Lab, resource: str, *lines: str) -> None:
+    """What a site makes and seals, alone on the list, while its clock is ahead."""
+    lab.nodes["a"].skew_ms = HOUR_MS
+    for line in lines:
+        lab.submit("a", resource, line)
+        lab.run()
+    assert lab.at("a", resource).history.floor
+
+
+def test_what_was_sealed_under_a_wrong_clock_is_sealed_again() -> None:
+    """Otherwise nothing proves to a site that joins what this one has forgotten."""
+    lab = lab_of()
+    lab.move("a", "f", "a")
+    lab.run()
+    write_alone(lab, "f", "add z", "set y", "add z")
+    cure(lab, "a")
+    lab.run()
+    lab.move("a", "f", "ac")
+    lab.run()
+    assert lab.states("f", "ac") == [("y", "z")] * 2
+    assert lab.status("c", "f").overall is Overall.CONVERGED
+
+
+def test_what_also_began_under_a_wrong_clock_is_sealed_again() -> None:
+    lab = Lab()
+    lab.make("f", FILE, "a")
+    write_alone(lab, "f", "add w", "add x", "set y", "add z")
+    cure(lab, "a")
+    lab.run()
+    lab.move("a", "f", "ac")
+    lab.run()
+    assert lab.states("f", "ac") == [("y", "z")] * 2
+    assert lab.status("c", "f").overall is Overall.CONVERGED
+
+
+def test_what_was_sealed_is_sealed_again_before_the_list_leads_to_other_sites() -> None:
+    lab = Lab()
+    lab.make("f", FILE, "a")
+    write_alone(lab, "f", "add w", "add x", "set y", "add z")
+    lab.partition("a", "c")
+    lab.move("a", "f", "ac")
+    lab.run()
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "ac") == [("y", "z")] * 2
+    assert lab.status("c", "f").overall is Overall.CONVERGED
+
+
+def test_what_a_checkpoint_of_the_wrong_time_holds_is_not_done_twice() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "a")
+    write_alone(lab, "n", *["inc 1"] * 10)
+    assert lab.at("a", "n").applied.base is not None
+    cure(lab, "a")
+    lab.run()
+    lab.move("a", "n", "ac")
+    lab.run()
+    assert lab.states("n", "ac") == [10] * 2
+    assert lab.status("c", "n").overall is Overall.CONVERGED
+
+
+def test_what_follows_a_first_operation_that_failed_is_issued_again_with_its_list() -> None:
+    lab = Lab()
+    lab.make("f", FILE, "abc")
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "fail")
+    lab.submit("a", "f", "add x")
+    lab.submit("a", "f", "add y")
+    lab.run()
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y")] * 3
+    assert not incarnation.waiting(lab.at("a", "f"))
+
+
 def test_a_failure_of_what_was_withdrawn_is_over() -> None:
     """The reply that it failed has reached the others, and the operation never will."""
     lab = lab_of()

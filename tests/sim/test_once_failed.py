@@ -80,6 +80,8 @@ from cheops.sim.workload import PROFILES
         (1282, 4, "policed"),
         # A late piece of an earlier snapshot had its receiver begin anew, and the sender did not go back.
         (18, 4, "restored"),
+        # What a site had sealed alone under a wrong clock had no seal any more after the clock was cured.
+        (231, 3, "clocks"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

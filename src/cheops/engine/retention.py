@@ -49,6 +49,14 @@ def is_sealed(replica: Replica) -> bool:
     return covers(sealed_by((newest,)), replica.history.known)
 
 
+def lacks_seal(replica: Replica) -> bool:
+    """Whether no seal in the log covers what this site has forgotten. The seal was withdrawn (incarnation.py): without
+    another one, no site takes a snapshot from here."""
+    if not replica.inherited:  # the usual case
+        return False
+    return not covers(sealed_by(replica.history.ops.values()), replica.history.floor)
+
+
 def fullness(replica: Replica) -> str | None:
     """Why the log must not grow, or None: it has the maximal length, even without what will be forgotten soon."""
     history, most = replica.history, replica.limits.log
