@@ -82,6 +82,8 @@ from cheops.sim.workload import PROFILES
         (18, 4, "restored"),
         # What a site had sealed alone under a wrong clock had no seal any more after the clock was cured.
         (231, 3, "clocks"),
+        # The operator of the simulator spoke of an earlier run than the one that a crash had left open.
+        (50010, 5, "members"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:
