@@ -8,6 +8,7 @@ from cheops.engine.events import SitesRemoved, Submitted
 from cheops.engine.progress import PeerProgress
 from cheops.engine.settings import Limits
 from cheops.engine.status import Overall
+from cheops.log.causality import covers
 from cheops.log.operation import Command, Kind, OpId, Origin
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
@@ -191,6 +192,33 @@ def test_a_site_that_was_gone_takes_the_checkpoint_that_the_other_made_alone() -
     lab.heal()
     lab.run()
     assert lab.states("n", "ab") == [25, 25]
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_a_site_that_takes_a_checkpoint_still_counts_as_forgotten_what_it_has_forgotten_alone() -> None:
+    """Each of the two was gone for the other."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("b", "n", "inc 1")
+    lab.run()
+    lab.partition("a", "b")
+    lab.take("a", SitesRemoved(frozenset("b")))
+    for _ in range(12):
+        lab.submit("a", "n", "inc 2")
+        lab.run()
+    assert lab.at("a", "n").history.folded, "a made a checkpoint alone"
+    lab.take("b", SitesRemoved(frozenset("a")))
+    for line in ("inc 1", "inc 1", "set 30", "inc 3"):
+        lab.submit("b", "n", line)
+        lab.run()
+    floor = dict(lab.at("b", "n").history.floor)
+    assert floor, "b has forgotten something alone"
+    for site in "ab":
+        lab.take(site, SitesRemoved(frozenset(), frozenset("ab")))
+    lab.heal()
+    lab.run()
+    assert covers(lab.at("b", "n").history.floor, floor)
+    assert len(set(lab.states("n", "ab"))) == 1
     assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
 
 

@@ -84,6 +84,8 @@ from cheops.sim.workload import PROFILES
         (231, 3, "clocks"),
         # The operator of the simulator spoke of an earlier run than the one that a crash had left open.
         (50010, 5, "members"),
+        # A site that took a checkpoint did not count as forgotten any more what it had forgotten alone.
+        (50007, 4, "members"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

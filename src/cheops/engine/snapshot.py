@@ -178,7 +178,8 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     # checkpoint covers goes at once. The rest is added again, and forgotten when this site finds it without effect.
     gone = [id_ for id_ in history.ops if _is_replaced(history, id_, snapshot, folded) and id_ not in kept]
     out.drop(op_key(replica.resource, id_) for id_ in gone)
-    theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
+    # Our checkpoint goes: of what it held, they must have the operation, or hold it too.
+    theirs = [op for op in message.ops if contains(snapshot.floor, op.id) or contains(history.folded, op.id)]
     taken = {op.id for op in theirs}.union(gone)
     ours = [op for op in history.ops.values() if op.id not in taken]
     our_contents = history.contents.floor
@@ -193,8 +194,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     )
     if snapshot.base or replica.applied.base:
         start_over(replica, snapshot.base, out)
-    if our_root and snapshot.root and our_root != snapshot.root:
-        history.raise_floor(our_floor, our_contents)  # ours gives way: what we forgot has no effect now
+    history.raise_floor(our_floor, our_contents)  # what we forgot is not here any more, and has no effect
     replica.applied.history_changed(0)
     # Both lists again in causal order, which `History.add` requires and which stamps extend.
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
