@@ -65,6 +65,17 @@ def test_a_claim_is_no_proof() -> None:
     assert lab.status("a", "f").overall is Overall.CONVERGED
 
 
+def test_how_a_peer_that_counts_more_sums_up_what_it_has_is_not_compared() -> None:
+    """Less is left of its report than what the sum is about: it would seem that the sites have applied the same, and
+    differ."""
+    lab = lab_of()
+    known = {lab.nodes["a"].origin: 100}
+    summary = ".".join(["0" * 16] * 3)
+    lab.take("a", Received("b", Message("f", "1", known=known, settled=known, digest="other", summary=summary)))
+    assert lab.status("a", "f").overall is Overall.CONVERGING
+    assert not lab.at("a", "f").peer("b").differs
+
+
 def test_nothing_is_issued_again_before_all_sites_have_answered() -> None:
     lab = lab_of()
     backup = lab.nodes["a"].back_up()
