@@ -52,9 +52,10 @@ def is_sealed(replica: Replica) -> bool:
 def lacks_seal(replica: Replica) -> bool:
     """Whether no seal in the log covers what this site has forgotten. The seal was withdrawn (incarnation.py): without
     another one, no site takes a snapshot from here."""
-    if not replica.inherited:  # the usual case
+    history = replica.history
+    if not replica.inherited or covers(sealed_by(history.seals), history.floor):  # the usual cases
         return False
-    return not covers(sealed_by(replica.history.ops.values()), replica.history.floor)
+    return not covers(sealed_by(history.ops.values()), history.floor)  # also by seals that do not stand
 
 
 def fullness(replica: Replica) -> str | None:
