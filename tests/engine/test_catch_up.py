@@ -235,6 +235,21 @@ def test_a_snapshot_whose_receiver_restarts_begins_anew() -> None:
     assert len(set(lab.states("n", "abc"))) == 1
 
 
+def test_a_snapshot_goes_on_though_its_receiver_has_fewer_pieces_than_a_late_message_says() -> None:
+    """The receiver dropped its pieces for a late one of an earlier snapshot, and has begun anew."""
+    lab = _sealed()
+    lab.move("a", "n", "abc")
+    lab.partition("ac", "b")  # otherwise b would send it after a while
+    _deliver_until(lab, 1)
+    held = lab.at("c", "n").assemblies.held("n", "a")
+    assert held is not None
+    assert held.number == 1
+    lab.take("a", Received("c", Message("n", "1", source="a", held=replace(held, number=5))))
+    lab.run()
+    assert len(set(lab.states("n", "ac"))) == 1
+    assert lab.at("c", "n").history.known == lab.at("a", "n").history.known
+
+
 def test_a_snapshot_that_is_too_large_is_refused_with_the_reason() -> None:
     lab = _sealed(snapshot_bytes=20_000)
     lab.move("a", "n", "abc")

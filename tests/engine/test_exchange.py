@@ -8,6 +8,7 @@ from cheops.engine.events import SitesRemoved, Submitted
 from cheops.engine.progress import PeerProgress
 from cheops.engine.settings import Limits
 from cheops.engine.status import Overall
+from cheops.log.causality import covers
 from cheops.log.operation import Command, Kind, OpId, Origin
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
@@ -192,6 +193,60 @@ def test_a_site_that_was_gone_takes_the_checkpoint_that_the_other_made_alone() -
     lab.run()
     assert lab.states("n", "ab") == [25, 25]
     assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_a_site_that_takes_a_checkpoint_still_counts_as_forgotten_what_it_has_forgotten_alone() -> None:
+    """Each of the two was gone for the other. What b forgets, a has got before."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("b", "n", "inc 1")
+    lab.run()
+    lab.partition("a", "b")
+    lab.take("a", SitesRemoved(frozenset("b")))
+    for _ in range(12):
+        lab.submit("a", "n", "inc 2")
+        lab.run()
+    assert lab.at("a", "n").history.folded, "a made a checkpoint alone"
+    lab.take("a", SitesRemoved(frozenset(), frozenset("b")))
+    lab.set_cut({("a", "b")})
+    for line in ("inc 1", "inc 1"):
+        lab.submit("b", "n", line)
+        lab.run()
+    assert lab.at("a", "n").history.known[lab.nodes["b"].origin] == 3
+    lab.partition("a", "b")
+    lab.take("b", SitesRemoved(frozenset("a")))
+    for line in ("set 30", "inc 3"):
+        lab.submit("b", "n", line)
+        lab.run()
+    floor = dict(lab.at("b", "n").history.floor)
+    assert floor, "b has forgotten something alone"
+    for site in "ab":
+        lab.take(site, SitesRemoved(frozenset(), frozenset("ab")))
+    lab.heal()
+    lab.run()
+    assert covers(lab.at("b", "n").history.floor, floor)
+    assert len(set(lab.states("n", "ab"))) == 1
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_two_sites_that_both_made_a_checkpoint_alone_do_not_say_that_they_are_equal() -> None:
+    """Nobody has what the one holds and the other does not. An operator must choose."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("b", "n", "inc 1")
+    lab.run()
+    lab.partition("a", "b")
+    for site, other in ("ab", "ba"):
+        lab.take(site, SitesRemoved(frozenset(other)))
+        for _ in range(12):
+            lab.submit(site, "n", "inc 2" if site == "a" else "inc 100")
+            lab.run()
+        assert lab.at(site, "n").history.folded
+    for site in "ab":
+        lab.take(site, SitesRemoved(frozenset(), frozenset("ab")))
+    lab.heal()
+    lab.run()
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.DIVERGED}
 
 
 def test_what_is_at_a_gone_site_can_be_named_with_it_or_without() -> None:

@@ -65,6 +65,17 @@ def test_a_claim_is_no_proof() -> None:
     assert lab.status("a", "f").overall is Overall.CONVERGED
 
 
+def test_how_a_peer_that_counts_more_sums_up_what_it_has_is_not_compared() -> None:
+    """Less is left of its report than what the sum is about: it would seem that the sites have applied the same, and
+    differ."""
+    lab = lab_of()
+    known = {lab.nodes["a"].origin: 100}
+    summary = ".".join(["0" * 16] * 3)
+    lab.take("a", Received("b", Message("f", "1", known=known, settled=known, digest="other", summary=summary)))
+    assert lab.status("a", "f").overall is Overall.CONVERGING
+    assert not lab.at("a", "f").peer("b").differs
+
+
 def test_nothing_is_issued_again_before_all_sites_have_answered() -> None:
     lab = lab_of()
     backup = lab.nodes["a"].back_up()
@@ -195,6 +206,84 @@ def test_what_is_issued_again_does_not_bring_back_rules_that_were_replaced() -> 
     lab.run()
     assert lab.states("f", "abc") == [("x", "y", "right", "wrong")] * 3
     assert {lab.at(site, "f").matrix.hash for site in "abc"} == {with_note("newer").hash}
+
+
+def write_alone(lab: Lab, resource: str, *lines: str) -> None:
+    """What a site makes and seals, alone on the list, while its clock is ahead."""
+    lab.nodes["a"].skew_ms = HOUR_MS
+    for line in lines:
+        lab.submit("a", resource, line)
+        lab.run()
+    assert lab.at("a", resource).history.floor
+
+
+def test_what_was_sealed_under_a_wrong_clock_is_sealed_again() -> None:
+    """Otherwise nothing proves to a site that joins what this one has forgotten."""
+    lab = lab_of()
+    lab.move("a", "f", "a")
+    lab.run()
+    write_alone(lab, "f", "add z", "set y", "add z")
+    cure(lab, "a")
+    lab.run()
+    lab.move("a", "f", "ac")
+    lab.run()
+    assert lab.states("f", "ac") == [("y", "z")] * 2
+    assert lab.status("c", "f").overall is Overall.CONVERGED
+
+
+def test_what_also_began_under_a_wrong_clock_is_sealed_again() -> None:
+    lab = Lab()
+    lab.make("f", FILE, "a")
+    write_alone(lab, "f", "add w", "add x", "set y", "add z")
+    cure(lab, "a")
+    lab.run()
+    lab.move("a", "f", "ac")
+    lab.run()
+    assert lab.states("f", "ac") == [("y", "z")] * 2
+    assert lab.status("c", "f").overall is Overall.CONVERGED
+
+
+def test_what_was_sealed_is_sealed_again_before_the_list_leads_to_other_sites() -> None:
+    lab = Lab()
+    lab.make("f", FILE, "a")
+    write_alone(lab, "f", "add w", "add x", "set y", "add z")
+    lab.partition("a", "c")
+    lab.move("a", "f", "ac")
+    lab.run()
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "ac") == [("y", "z")] * 2
+    assert lab.status("c", "f").overall is Overall.CONVERGED
+
+
+def test_what_a_checkpoint_of_the_wrong_time_holds_is_not_done_twice() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "a")
+    write_alone(lab, "n", *["inc 1"] * 10)
+    assert lab.at("a", "n").applied.base is not None
+    cure(lab, "a")
+    lab.run()
+    lab.move("a", "n", "ac")
+    lab.run()
+    assert lab.states("n", "ac") == [10] * 2
+    assert lab.status("c", "n").overall is Overall.CONVERGED
+
+
+def test_what_follows_a_first_operation_that_failed_is_issued_again_with_its_list() -> None:
+    lab = Lab()
+    lab.make("f", FILE, "abc")
+    lab.partition("a", "bc")
+    lab.nodes["a"].skew_ms = HOUR_MS
+    lab.submit("a", "f", "fail")
+    lab.submit("a", "f", "add x")
+    lab.submit("a", "f", "add y")
+    lab.run()
+    cure(lab, "a")
+    lab.heal()
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y")] * 3
+    assert not incarnation.waiting(lab.at("a", "f"))
 
 
 def test_a_failure_of_what_was_withdrawn_is_over() -> None:

@@ -456,7 +456,7 @@ BUGS = {
     "floors are believed": Planted(_floors_believed, "byzantine", 67, 5),
     "the counter does not carry": Planted(_counter_without_carry, "byzantine", 46, 5),
     "site records are not signed": Planted(_records_unsigned, "byzantine", 6, 5),
-    "files of any size": Planted(_files_of_any_size, "byzantine", 385, 5),
+    "files of any size": Planted(_files_of_any_size, "byzantine", 537, 5),
     "digests without contents": Planted(_digests_without_contents, "byzantine", 21, 5),
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),

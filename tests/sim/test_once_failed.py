@@ -78,6 +78,16 @@ from cheops.sim.workload import PROFILES
         (231, 3, "moving"),
         (86, 3, "policed"),
         (1282, 4, "policed"),
+        # A late piece of an earlier snapshot had its receiver begin anew, and the sender did not go back.
+        (18, 4, "restored"),
+        # What a site had sealed alone under a wrong clock had no seal any more after the clock was cured.
+        (231, 3, "clocks"),
+        # The operator of the simulator spoke of an earlier run than the one that a crash had left open.
+        (50010, 5, "members"),
+        # A site that took a checkpoint did not count as forgotten any more what it had forgotten alone.
+        (50007, 4, "members"),
+        # An old copy was compared with sites that had more, and the checker took other operations for its own.
+        (50006, 4, "restored"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

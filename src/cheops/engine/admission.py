@@ -329,7 +329,7 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
         return problem
     if event.rtype and replica.history.ops and event.rtype != replica.type.name:
         return f"the resource is of type '{replica.type.name}', not '{event.rtype}'"
-    if changes and not site_list:
+    if changes and not site_list and not replica.history.folded:
         return "no such resource is known here"
     if not event.sites and (changes or not site_list):
         return "name the sites of the resource"

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from cheops.engine import retention
 from cheops.engine.documents import (
     NO_LINEAGE,
     ClosedIncarnation,
@@ -57,7 +58,7 @@ from cheops.engine.events import (
 from cheops.engine.replica import Replica
 from cheops.log.causality import Clock, contains, covers
 from cheops.log.matrix import Matrix
-from cheops.log.operation import MAX_NUMBER, Kind, Operation, OpId, Origin, Stamp, Verdict, content_hash
+from cheops.log.operation import MAX_NUMBER, Command, Kind, Operation, OpId, Origin, Stamp, Verdict, content_hash
 
 OLD_COPY, WITHDRAWN, ISSUED_AGAIN = "old-copy", "withdrawn", "issued-again"
 OF_INCARNATIONS = (OLD_COPY, WITHDRAWN, ISSUED_AGAIN)
@@ -333,10 +334,13 @@ def ready(replica: Replica, out: Effects) -> Iterator[Withdrawn]:
         is_free = len(replica.drafts) < replica.limits.drafts and not replica.inbox.waiting
         if not is_free or next(unheard(replica), None):
             return
-        if _is_in_log(replica, one):
-            _discard(replica, one, out)
-        else:
+        if replica.drafts and retention.lacks_seal(replica):
+            return  # the next one carries the seal, if no draft changes the list: it may lead to further sites
+        if not _is_in_log(replica, one):
             yield one
+        elif one.op.sites is None or _has_list(replica) or waiting(replica)[-1] is one:
+            _discard(replica, one, out)
+        # Otherwise the resource began with an operation that failed: the next one is issued with its list.
 
 
 def _is_in_log(replica: Replica, one: Withdrawn) -> bool:
@@ -350,12 +354,22 @@ def _is_in_log(replica: Replica, one: Withdrawn) -> bool:
     return (held.stamp, held.payload) == (op.stamp, op.payload)
 
 
+def _has_list(replica: Replica) -> bool:
+    return bool(replica.history.site_list or replica.drafts)
+
+
 def submission(replica: Replica, one: Withdrawn, matrix: Matrix | None) -> Submitted:
     """What a client would submit to have this operation again."""
-    op, has_list = one.op, bool(replica.history.site_list or replica.drafts)
-    sites = op.sites if op.kind is Kind.SITES or not has_list else None
+    op = one.op
+    sites = op.sites if op.kind is Kind.SITES or not _has_list(replica) else None
+    if sites is None and not _has_list(replica):
+        sites = next((before.op.sites for before in waiting(replica) if before.op.sites), None)
     if op.matrix.introduced in replica.history.epochs:
         matrix = None  # its rules need not be introduced again: they are in force, or others took their place
+    if contains(replica.history.folded, op.id):
+        # A checkpoint holds its effect. It was kept for the list or the matrix that it sets: only these are set again.
+        listed = op.sites or replica.history.site_list or (replica.site,)
+        return Submitted("", replica.resource, Kind.SITES.value, Command(""), Kind.SITES, op.rtype, listed, matrix)
     return Submitted("", replica.resource, op.type, op.payload, op.kind, op.rtype, sites, matrix)
 
 

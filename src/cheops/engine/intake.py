@@ -167,17 +167,19 @@ def without(message: Message, bad: Mapping[int, object]) -> Message:
 
 def without_more_of(own: Origin, message: Message, known: Vector, known_replies: Vector) -> Message:
     """A message that says no more about this site's own operations and replies than this site has made: nobody else
-    can know more, and a sender that says so could keep this site waiting for them for ever."""
+    can know more, and a sender that says so could keep this site waiting for them for ever. How it sums up what it has
+    then says nothing: it is about more than is left here."""
     most, most_replies = known.get(own, 0), known_replies.get(own, 0)
-    if max(message.known.get(own, 0), message.settled.get(own, 0)) <= most and (
-        message.known_replies.get(own, 0) <= most_replies
-    ):
+    has_same_ops = max(message.known.get(own, 0), message.settled.get(own, 0)) <= most
+    if has_same_ops and message.known_replies.get(own, 0) <= most_replies:
         return message
     return replace(
         message,
         known=_bounded(message.known, own, most),
         settled=_bounded(message.settled, own, most),
         known_replies=_bounded(message.known_replies, own, most_replies),
+        digest=message.digest if has_same_ops else "",
+        summary=message.summary if has_same_ops else "",
     )
 
 

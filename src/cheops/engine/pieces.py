@@ -40,7 +40,7 @@ class OutgoingSnapshot:
     id: str
     snapshot: Snapshot
     parts: list[Part]
-    held: int = 0  # pieces that the peer has
+    held: int = 0  # pieces that the peer has, by what it last said
 
     @property
     def is_in_pieces(self) -> bool:
@@ -51,12 +51,13 @@ class OutgoingSnapshot:
         return Piece(self.id, min(self.held + 1, len(self.parts)), len(self.parts))
 
     def note_held(self, held: Piece | None) -> bool:
-        """Note what the peer says that it has; True if it has more than before."""
+        """Note what the peer says that it has; True if it has more than it last said.
+
+        It may have less than before: it may have dropped its pieces for those of another snapshot, and begun anew. If
+        the message was only overtaken, the peer gets a piece a second time, and says again what it has."""
         here = held.number if held is not None and (held.snapshot, held.total) == (self.id, len(self.parts)) else 0
-        more = here > self.held
-        if more or here == 0:  # an earlier number is that of a message that was overtaken
-            self.held = here
-        return more
+        before, self.held = self.held, here
+        return here > before
 
 
 @dataclass(slots=True)

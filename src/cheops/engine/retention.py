@@ -49,6 +49,15 @@ def is_sealed(replica: Replica) -> bool:
     return covers(sealed_by((newest,)), replica.history.known)
 
 
+def lacks_seal(replica: Replica) -> bool:
+    """Whether no seal in the log covers what this site has forgotten. The seal was withdrawn (incarnation.py): without
+    another one, no site takes a snapshot from here."""
+    history = replica.history
+    if not replica.inherited or covers(sealed_by(history.seals), history.floor):  # the usual cases
+        return False
+    return not covers(sealed_by(history.ops.values()), history.floor)  # also by seals that do not stand
+
+
 def fullness(replica: Replica) -> str | None:
     """Why the log must not grow, or None: it has the maximal length, even without what will be forgotten soon."""
     history, most = replica.history, replica.limits.log

@@ -181,7 +181,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
     taken = {op.id for op in theirs}.union(gone)
     ours = [op for op in history.ops.values() if op.id not in taken]
-    our_contents = history.contents.floor
+    our_contents, we_folded = history.contents.floor, bool(history.folded)
     history.restore(
         snapshot.floor,
         folded,
@@ -193,8 +193,11 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     )
     if snapshot.base or replica.applied.base:
         start_over(replica, snapshot.base, out)
-    if our_root and snapshot.root and our_root != snapshot.root:
-        history.raise_floor(our_floor, our_contents)  # ours gives way: what we forgot has no effect now
+    is_other = our_root and snapshot.root and our_root != snapshot.root
+    if is_other or not we_folded:
+        # What we forgot is not here any more, and has no effect: because ours gives way, or by our own word. But what
+        # our checkpoint held had one. It is lost with the checkpoint, and must not count as known.
+        history.raise_floor(our_floor, our_contents)
     replica.applied.history_changed(0)
     # Both lists again in causal order, which `History.add` requires and which stamps extend.
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):

@@ -81,19 +81,33 @@ def unanswered(replica: Replica) -> set[str]:
 def is_ready(replica: Replica) -> bool:
     """Whether a seal can be made: all statements are here, and all operations that they count."""
     request, known = replica.seal_request, replica.history.known
+    # A draft may change the list: then the seal would need the statements of other sites.
+    if any(draft.sites is not None or draft.seal for draft in replica.drafts):
+        return False
+    if _must_repeat(replica):
+        return True
     return (
         _is_current(replica)
         and not unanswered(replica)
         and all(one.made <= known.get(one.origin, 0) for one in request.statements.values())
-        # A draft may change the list: then the seal would need the statements of other sites.
-        and not any(draft.sites is not None or draft.seal for draft in replica.drafts)
     )
+
+
+def _must_repeat(replica: Replica) -> bool:
+    """Whether this site has sealed something alone, and must do so again: the seal was withdrawn. It may be made only
+    while nobody else is on the list, except sites that were removed then."""
+    others = set(replica.history.site_list).difference(replica.gone.ever, {replica.site})
+    return replica.is_involved and not others and retention.lacks_seal(replica)
 
 
 def seal_for(replica: Replica) -> Seal | None:
     """The seal that the next operation carries, or None."""
-    request = replica.seal_request
-    if request.root is None or not is_ready(replica):
+    request, root = replica.seal_request, _root(replica)
+    if root is None or not is_ready(replica):
+        return None
+    if _must_repeat(replica):
+        return Seal(dict(replica.history.floor), root, (replica.origin,), ())
+    if request.root is None:
         return None
     statements = tuple(request.statements[origin] for origin in request.origins if origin != replica.origin)
     seal = Seal(request.stable, request.root, request.origins, statements)

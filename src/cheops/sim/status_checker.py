@@ -12,6 +12,7 @@ from typing import NamedTuple
 from cheops.engine.documents import Ledger
 from cheops.engine.events import Send
 from cheops.engine.evidence import Evidence, Presence, evidence_of
+from cheops.engine.intake import without_more_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, status
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
@@ -59,7 +60,9 @@ class StatusChecker:
         # must not be added to what it hears after that.
         is_next = bool(reports) and reports[-1][1:3] == (message.incarnation, node.life)
         last = reports[-1] if is_next else _NO_REPORT
-        known, settled = joined(last.known, message.known), joined(last.settled, message.settled)
+        # Where an old copy was put back, a report may name operations that the receiver has not made, or makes anew.
+        taken = without_more_of(node.origin, message, replica.history.known, replica.replies.known)
+        known, settled = joined(last.known, taken.known), joined(last.settled, taken.settled)
         reports.append(_Report(now_ms, message.incarnation, node.life, known, settled))
 
     def _look(self) -> None:

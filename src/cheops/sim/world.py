@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
-from cheops.engine.documents import Key, Message, Withdrawn, key_of, op_key
+from cheops.engine.documents import Key, Message, Started, Withdrawn, key_of, op_key
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -321,6 +321,9 @@ class World:
                 self.documents_taken[document.resource] += 1
             elif isinstance(document, Matrix):
                 self.matrices[document.hash] = document
+            elif isinstance(document, Started) and document.op:
+                # The operator is asked about this attempt, also if the node stops before it begins.
+                node.attempted[document.resource, document.op] = False
         self._note_decided(save)
         self._note_withdrawn(node, save)
         self._note_success(save)
