@@ -356,12 +356,13 @@ def test_the_log_has_lanes_and_says_what_beat_what_by_which_rule() -> None:
     found = LogView(
         resource="n",
         effective=("b:1", "a:3"),
+        positions=(1, 2),
         operations=tuple(ops),
         lanes=(lane("a", ops), lane("b", ops, unheard=("a:4",))),
         checkpoint=None,
         forgotten={},
     )
-    out = drawn(draw_log, found)
+    out = drawn(draw_log, [found])
     assert [line.split()[2:4] for line in out[1:6]] == [
         ["◌", "-"],
         ["●", "●"],

@@ -31,8 +31,8 @@ def test_equal_values_of_many_documents_are_one_object(store: SQLiteStore) -> No
     assert {key_of(one) for one in loaded} == {key_of(one) for one in _documents(_MANY)}
     ops = [one for one in loaded if isinstance(one, Operation)]
     replies = [one for one in loaded if isinstance(one, Reply)]
-    assert len({id(one.resource) for one in (*ops, *replies)}) == 1
-    assert len({id(one.key) for one in (*ops, *replies)}) == 1
+    assert len({id(op.resource) for op in ops} | {id(one.resource) for one in replies}) == 1
+    assert len({id(op.key) for op in ops} | {id(one.key) for one in replies}) == 1
     assert len({id(one.type) for one in ops}) == 1
     by_id = {op.id: op for op in ops}
     assert all(one.op is by_id[one.op].id for one in replies if one.op)

@@ -3,6 +3,7 @@
 import sys
 import time
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ from cheops.cli.output import (
     console,
     emit_answer,
     one_line,
+    print_long_table,
     print_table,
     short_time,
     styled_status,
@@ -28,6 +30,8 @@ from cheops.log.rules import rule_text
 from cheops.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from cheops.api.models.operations import Explanation, LogView, Mark, OperationView, ReplyView
     from cheops.api.models.site import AuditLog
     from cheops.notify.event import Event
@@ -100,12 +104,37 @@ _MARKS = {  # the sign, its colour, and what it means
 _NOT_RECEIVED = ("·", "dim", "not received yet, as far as known")
 _SUPERSEDED = ("◌", "dim", "ran, then superseded")
 _NOT_RUN = ("-", "dim", "received, need not run")
+_LONG = 1_000  # operations of a log beyond which its table is not measured as a whole
 
 
 def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource, with one lane per site and the rule that superseded each."""
-    response = agent(url).log(id_)
-    emit_answer(output, response, lambda out: draw_log(out, response, wide=output is Output.WIDE))
+    pages = agent(url).log_pages(id_)
+    if output in {Output.TABLE, Output.WIDE}:
+        draw_log(console(), pages, wide=output is Output.WIDE)
+    else:
+        emit_answer(output, _joined(list(pages)), lambda _out: None)
+
+
+def _joined(pages: "Sequence[LogView]") -> "LogView":
+    """All pages of a log as one."""
+    from msgspec import structs  # noqa: PLC0415 - slow to import
+
+    first = pages[0]
+    if len(pages) == 1:
+        return first
+    effective = sorted(chain.from_iterable(zip(page.positions, page.effective, strict=True) for page in pages))
+    return structs.replace(
+        first,
+        effective=tuple(name for _, name in effective),
+        positions=tuple(number for number, _ in effective),
+        operations=tuple(chain.from_iterable(page.operations for page in pages)),
+        lanes=tuple(
+            structs.replace(lane, marks=tuple(chain.from_iterable(page.lanes[n].marks for page in pages)))
+            for n, lane in enumerate(first.lanes)
+        ),
+        next=None,
+    )
 
 
 def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
@@ -114,23 +143,36 @@ def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption
     emit_answer(output, response, lambda out: draw_explanation(out, response))
 
 
-def draw_log(out: Console, response: "LogView", *, wide: bool = False) -> None:
+def draw_log(out: Console, pages: "Iterable[LogView]", *, wide: bool = False) -> None:
+    rest = iter(pages)
+    first = next(rest)
     more = ("MADE AT", "COMMAND") if wide else ()
-    rows = table("OPERATION", "TYPE", *more, *(lane.site for lane in response.lanes), "EFFECT")
-    places = {name: number for number, name in enumerate(response.effective, 1)}
-    used = set()
-    for number, op in enumerate(response.operations):
-        replies = {reply.site: reply for reply in op.replies}
-        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in response.lanes]
-        used.update(signs)
-        cells = [Text(sign, style=style) for sign, style, _ in signs]
-        extra = [short_time(op.made_at), one_line(op.command, 100)] if wide else []
-        rows.add_row(op.id, printable(op.type), *extra, *cells, _effect(op, places.get(op.id)))
-    print_table(out, rows)
-    _draw_notes(out, response)
+    columns = ("OPERATION", "TYPE", *more, *(lane.site for lane in first.lanes), "EFFECT")
+    used: set[tuple[str, str, str]] = set()
+    if len(first.operations) > _LONG or first.next is not None:
+        every = chain.from_iterable(_log_rows(page, used, wide=wide) for page in chain((first,), rest))
+        print_long_table(out, columns, every)
+    else:
+        rows = table(*columns)
+        for cells in _log_rows(first, used, wide=wide):
+            rows.add_row(*cells)
+        print_table(out, rows)
+    _draw_notes(out, first)
     if used:
         meanings = {f"{sign} {meaning}" for sign, _, meaning in used}
         out.print("\n" + "   ".join(sorted(meanings)), style="dim", soft_wrap=True)
+
+
+def _log_rows(page: "LogView", used: set[tuple[str, str, str]], *, wide: bool) -> "Iterator[list[Text]]":
+    """The rows of the operations of a page. Their marks are added to `used`."""
+    places = dict(zip(page.effective, page.positions, strict=True))
+    for number, op in enumerate(page.operations):
+        replies = {reply.site: reply for reply in op.replies}
+        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in page.lanes]
+        used.update(signs)
+        cells = [Text(sign, style=style) for sign, style, _ in signs]
+        extra = [Text(short_time(op.made_at)), Text(one_line(op.command, 100))] if wide else []
+        yield [Text(op.id), Text(printable(op.type)), *extra, *cells, _effect(op, places.get(op.id))]
 
 
 def _draw_notes(out: Console, response: "LogView") -> None:

@@ -8,19 +8,21 @@ hides or reorders others, leaves this module: text for users has a mark instead,
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
 from cheops.errors import CheopsError
 from cheops.text import is_invisible, printable, shortened
 
+_ROWS_AT_ONCE = 1_000  # of a long table
 _PIPE_WIDTH = 1_000_000  # Rich folds cells to the width, and a program that reads a table needs whole lines
 
 
@@ -108,6 +110,26 @@ def print_table(out: Console, rows: Table) -> None:
         out.print(rows)
     for line in captured.get().splitlines():
         out.print(line.rstrip(), soft_wrap=True)
+
+
+def print_long_table(out: Console, columns: Sequence[str], rows: Iterable[Sequence[Text]]) -> None:
+    """Print a table of very many rows as they come. Columns are as wide as the first rows need, and nothing is wrapped:
+    Rich would measure and fold every cell, which takes most of the time."""
+    rest = iter(rows)
+    first = [tuple(Text(column, style="bold") for column in columns), *islice(rest, _ROWS_AT_ONCE)]
+    widths = [max(row[n].cell_len for row in first) + 2 for n in range(len(columns))]
+    widths[-1] = 0  # no spaces at the end of a line
+    styles: dict[Any, Any] = {}
+    while first:
+        segments: list[Segment] = []
+        for row in first:
+            for cell, width in zip(row, widths, strict=True):
+                if cell.style not in styles:
+                    styles[cell.style] = out.get_style(cell.style)
+                segments += (Segment(cell.plain, styles[cell.style]), Segment(" " * (width - cell.cell_len)))
+            segments.append(Segment.line())
+        out.print(Segments(segments), soft_wrap=True, end="")
+        first = list(islice(rest, _ROWS_AT_ONCE))
 
 
 def milliseconds(ms: float | None) -> str:

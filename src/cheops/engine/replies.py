@@ -36,6 +36,8 @@ class Replies:
         self._stores = stores  # the last known incarnation of each other site, see Replica.met
         # What is kept. Of the numbers up to `known`, those that are missing here were dropped on purpose.
         self._by_origin: dict[Origin, dict[int, Reply]] = {}
+        # Of those, the one reply of each origin to a replay.
+        self._replays: dict[Origin, Reply] = {}
         # By site, the reply that says most about an operation: its own before that of a replay.
         self._by_site: dict[str, dict[OpId, Reply]] = {}
         # Those of `_by_site` that say KO or UNKNOWN: few, and looked at in every step.
@@ -70,6 +72,10 @@ class Replies:
         replies = self._by_origin.get(origin, {})
         return [replies[n] for n in sorted(replies)]
 
+    def replays(self) -> Collection[Reply]:
+        """The last reply of each origin to a replay."""
+        return self._replays.values()
+
     def next_n(self, origin: Origin) -> int:
         return self.known.get(origin, 0) + 1
 
@@ -86,10 +92,12 @@ class Replies:
         """Add a reply; return those that it replaces. The reply of a replay lists all that is applied, so earlier
         replays are dropped."""
         of_origin = self._by_origin.setdefault(reply.origin, {})
-        stale = [old for old in of_origin.values() if old.replay] if reply.replay else []
+        stale = [self._replays[reply.origin]] if reply.replay and reply.origin in self._replays else []
         for old in stale:
             del of_origin[old.n]
         of_origin[reply.n] = reply
+        if reply.replay:
+            self._replays[reply.origin] = reply
         self.skip_to({reply.origin: reply.n - 1})
         self.known[reply.origin] = max(reply.n, self.known.get(reply.origin, 0))
         self._note_operations(reply)
@@ -140,6 +148,8 @@ class Replies:
         dropped = [reply for reply in self if is_pointless(reply)]
         for reply in dropped:
             del self._by_origin[reply.origin][reply.n]
+            if reply.replay:
+                del self._replays[reply.origin]
         return dropped
 
 

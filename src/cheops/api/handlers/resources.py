@@ -17,6 +17,7 @@ from cheops.api.endpoints.resources import (
     LIST_RESOURCES,
     LIST_TYPES,
     VERIFY_RESOURCE,
+    LogParameters,
     ResourceFilter,
     VerifyParameters,
 )
@@ -78,8 +79,10 @@ async def explain(request: ApiRequest[FreshParameters]) -> Explanation:
 
 
 @handles(GET_LOG)
-async def get_log(request: ApiRequest[FreshParameters]) -> LogView:
-    return log_view(await _fresh_resource(request))
+async def get_log(request: ApiRequest[LogParameters]) -> LogView:
+    wanted = request.parameters
+    replica = await load_resource(request.node, request.id, wanted.fresh)
+    return log_view(replica, wanted.cursor, wanted.limit)
 
 
 @handles(GET_LANES)
