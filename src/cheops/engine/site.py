@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from cheops.engine import (
@@ -188,7 +189,8 @@ class Site:
 
     def _wake_some(self, out: Effects) -> None:
         """Load some resources of the backlog: memory must not grow with the number of resources."""
-        for resource in list(self._backlog)[: self.settings.limits.wake]:
+        # Not more than the store can keep up with: what clients want would wait behind all of them.
+        for resource in list(islice(self._backlog, max(self.settings.limits.wake - len(self._loading), 0))):
             del self._backlog[resource]
             self._wake(resource, out)
 

@@ -87,8 +87,8 @@ LIST_RESOURCES = Endpoint(
     summary="List the resources of this site, page by page",
     description=(
         "`overall` uses an index of states: DIVERGED resources are found at once, however many others there are. With "
-        "`type`, `outcome`, or another `overall`, one page examines at most 1,000 resources. It can hold fewer than "
-        "`limit`, or none, and still have a `next`."
+        "`type`, `outcome`, or another `overall`, one page examines at most 1,000 resources, and fewer at a busy "
+        "site. It can hold fewer than `limit`, or none, and still have a `next`."
     ),
     parameters=ResourceFilter,
     response=Resources,
