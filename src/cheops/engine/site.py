@@ -14,6 +14,7 @@ from cheops.engine import (
     health,
     incarnation,
     outcome,
+    restoration,
     retention,
     scheduler,
     snapshot,
@@ -279,16 +280,7 @@ class Site:
         self._complete_step(replica, out)
 
     def _on_loaded(self, event: Loaded, out: Effects) -> None:
-        replica = Replica(
-            event.resource,
-            self.origin,
-            self._matrix,
-            self.settings.limits,
-            policy_of=self.settings.policy_of,
-            gone=self.gone,
-            met=self._seen,
-            assemblies=self.assemblies,
-        )
+        replica = restoration.usable_replica(event, self.incarnations) or self.new_replica(event.resource)
         self.replicas[event.resource] = replica
         self._touch(replica)
         waiting = self._loading.pop(event.resource, [])
@@ -298,9 +290,22 @@ class Site:
         if self.replicas.get(event.resource) is replica:
             out.merge(self._guarded(replica, partial(self._begin, replica)))
 
+    def new_replica(self, resource: str) -> Replica:
+        return Replica(
+            resource,
+            self.origin,
+            self._matrix,
+            self.settings.limits,
+            policy_of=self.settings.policy_of,
+            gone=self.gone,
+            met=self._seen,
+            assemblies=self.assemblies,
+        )
+
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
         documents = self.incarnations.withdraw(event, out)
-        started = replica.load(documents)
+        is_restored = event.restored is not None and event.restored.replica is replica
+        started = event.restored.started if is_restored and event.restored else replica.load(documents)
         self._learn_type(replica)
         if documents is not event.documents:
             incarnation.distrust(replica, out)
