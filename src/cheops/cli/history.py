@@ -113,10 +113,10 @@ def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = O
     if output in {Output.TABLE, Output.WIDE}:
         draw_log(console(), pages, wide=output is Output.WIDE)
     else:
-        emit_answer(output, _joined(list(pages)), lambda _out: None)
+        emit_answer(output, joined_pages(list(pages)), lambda _out: None)
 
 
-def _joined(pages: "Sequence[LogView]") -> "LogView":
+def joined_pages(pages: "Sequence[LogView]") -> "LogView":
     """All pages of a log as one."""
     from msgspec import structs  # noqa: PLC0415 - slow to import
 
