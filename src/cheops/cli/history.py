@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cheops.cli.options import FAILED, IdArgument, UrlOption, agent
 from cheops.cli.output import (
+    Cell,
     Output,
     OutputOption,
     as_json,
@@ -22,6 +23,7 @@ from cheops.cli.output import (
     print_long_table,
     print_table,
     short_time,
+    style_of,
     styled_status,
     table,
     vector,
@@ -155,7 +157,7 @@ def draw_log(out: Console, pages: "Iterable[LogView]", *, wide: bool = False) ->
     else:
         rows = table(*columns)
         for cells in _log_rows(first, used, wide=wide):
-            rows.add_row(*cells)
+            rows.add_row(*(Text(text, style=style) for text, style in cells))
         print_table(out, rows)
     _draw_notes(out, first)
     if used:
@@ -163,16 +165,16 @@ def draw_log(out: Console, pages: "Iterable[LogView]", *, wide: bool = False) ->
         out.print("\n" + "   ".join(sorted(meanings)), style="dim", soft_wrap=True)
 
 
-def _log_rows(page: "LogView", used: set[tuple[str, str, str]], *, wide: bool) -> "Iterator[list[Text]]":
+def _log_rows(page: "LogView", used: set[tuple[str, str, str]], *, wide: bool) -> "Iterator[list[Cell]]":
     """The rows of the operations of a page. Their marks are added to `used`."""
     places = dict(zip(page.effective, page.positions, strict=True))
     for number, op in enumerate(page.operations):
         replies = {reply.site: reply for reply in op.replies}
         signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in page.lanes]
         used.update(signs)
-        cells = [Text(sign, style=style) for sign, style, _ in signs]
-        extra = [Text(short_time(op.made_at)), Text(one_line(op.command, 100))] if wide else []
-        yield [Text(op.id), Text(printable(op.type)), *extra, *cells, _effect(op, places.get(op.id))]
+        cells = [(sign, style) for sign, style, _ in signs]
+        extra = [(short_time(op.made_at), ""), (one_line(op.command, 100), "")] if wide else []
+        yield [(op.id, ""), (printable(op.type), ""), *extra, *cells, _effect(op, places.get(op.id))]
 
 
 def _draw_notes(out: Console, response: "LogView") -> None:
@@ -192,16 +194,16 @@ def _lane_mark(mark: "Mark", reply: "ReplyView | None") -> tuple[str, str, str]:
     return _MARKS[mark.status] if mark.knows or mark.status != "PENDING" else _NOT_RECEIVED
 
 
-def _effect(op: "OperationView", place: int | None) -> Text:
+def _effect(op: "OperationView", place: int | None) -> Cell:
     """Its position in the effective order; or what superseded it, and by which rule."""
-    text = styled_status(op.effect)
+    text, style = str(op.effect), style_of(op.effect)
     if place is not None:
-        return text.append(f", position {place}")
+        return f"{text}, position {place}", style
     if op.beaten_by:
-        text.append(f" by {op.beaten_by}")
+        text += f" by {op.beaten_by}"
     if op.rule is not None:
-        text.append(f": {rule_text(op.rule, op.sentence)}")
-    return text.append(f": {one_line(op.why, 100)}") if op.why else text
+        text += f": {rule_text(op.rule, op.sentence)}"
+    return (f"{text}: {one_line(op.why, 100)}" if op.why else text), style
 
 
 def draw_explanation(out: Console, response: "Explanation") -> None:
