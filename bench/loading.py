@@ -1,6 +1,7 @@
 """What a resource with very many operations takes, and the first list of resources after a start."""
 
 import contextlib
+import resource
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from msgspec import structs
 from bench.local_site import COUNTER, fill_store
 from bench.measure import human, temporary_folder
 from bench.report import Section
-from bench.sites import SITES, raise_limits, rss_bytes
+from bench.sites import SITES, cpu_s, raise_limits, rss_bytes
 from cheops.engine.documents import Document, Ledger, PeerRecord, Progress
 from cheops.engine.events import Loaded, Queried, Save
 from cheops.engine.settings import Settings
@@ -37,7 +38,7 @@ from tests.agent.rig import Rig
 from tests.agent.types import FILE
 
 _OPERATIONS, _RESOURCES = 50_000, 20_000
-_LARGE = "large"
+_LARGE = "the-large-one"  # after the others: it is not on the first page
 _PLAIN = "/healthz"
 _START_MS, _STEP_MS = 1_700_000_000_000, 137
 _PER_COMMIT = 2_000
@@ -46,6 +47,11 @@ _VIEWS = {  # after the resource is loaded
     "the first page of its log": (f"/api/v1/resources/{_LARGE}/log?limit=500&fresh=0", "< 1 s"),
     "`cheops explain`": (f"/api/v1/resources/{_LARGE}/explain?fresh=0", "< 1 s"),
     "`cheops status ID`": (f"/api/v1/resources/{_LARGE}/status?fresh=0", "< 1 s"),
+}
+_LISTS = {  # each right after a start
+    "the first `GET /resources`": ("", "< 0.2 s"),
+    "the same, with a filter that the store cannot apply": ("?type=none", "< 1 s"),
+    "the same, of a page with the large resource": (f"?prefix={_LARGE}", ""),
 }
 _ABOUT = (
     f"A resource of {_OPERATIONS:,} operations of three sites, each with the replies of all three; and a site with\n"
@@ -68,12 +74,11 @@ def run() -> Iterator[Section]:
 
 
 def _of_lists(rig: Rig) -> Iterator[tuple[str, ...]]:
-    for what, path in (("the first `GET /resources`", ""), ("the same, with a filter", "?type=none")):
+    for what, (path, target) in _LISTS.items():
         rig.start(SITES[0])
-        plain_s = _took_s(rig, _PLAIN)
+        plain_s = min(_took_s(rig, _PLAIN) for _ in range(20))
         took_s = _took_s(rig, f"/api/v1/resources{path}")
-        target = "< 0.2 s" if not path else "< 1 s"
-        yield f"{what} after a start", human(took_s), human(plain_s), f"{took_s / plain_s:.0f} x", target
+        yield what, human(took_s), human(plain_s), f"{took_s / plain_s:,.0f} x", target
         rig.kill(SITES[0])
 
 
@@ -92,14 +97,12 @@ def _of_large(rig: Rig, size: int) -> Iterator[tuple[str, ...]]:
         took_s = min(_took_s(rig, path) for _ in range(5))
         yield what, human(took_s), human(plain_s), f"{took_s / plain_s:.0f} x", target
     version_s = _command_s(rig, "--version")
+    used_s = cpu_s(pid) + _children_cpu_s()
     log_s = _command_s(rig, "log", _LARGE)
-    yield (
-        "`cheops log`, the whole",
-        human(log_s),
-        f"{human(version_s)} (`cheops --version`)",
-        f"{log_s / version_s:.1f} x",
-        "< 3 s",
-    )
+    used_s = cpu_s(pid) + _children_cpu_s() - used_s
+    reference = f"{human(version_s)} (`cheops --version`)"
+    yield "`cheops log`, the whole", human(log_s), reference, f"{log_s / version_s:.0f} x", "< 3 s"
+    yield "its processor time, agent and command", human(used_s), reference, f"{used_s / version_s:.0f} x", "< 3 s"
     rig.stop(SITES[0])
 
 
@@ -135,6 +138,12 @@ def _command_s(rig: Rig, *words: str) -> float:
     began_s = time.perf_counter()
     subprocess.run([sys.executable, "-m", "cheops", *words, *url], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began_s
+
+
+def _children_cpu_s() -> float:
+    """The processor time of commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 # -- the store -------------------------------------------------------------------------------------------
