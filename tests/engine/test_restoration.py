@@ -4,11 +4,26 @@ import pytest
 
 from cheops.engine import restoration
 from cheops.engine.documents import Document, Key, key_of
-from cheops.engine.events import Load, Loaded, Outcome, PeerUp, Queried, Ran, Result, Run, Save, Submitted
+from cheops.engine.events import (
+    Effect,
+    Load,
+    Loaded,
+    Outcome,
+    PeerUp,
+    Queried,
+    Ran,
+    Recovered,
+    Result,
+    Run,
+    Save,
+    Submitted,
+    Tick,
+)
 from cheops.engine.replica import Replica
 from cheops.engine.restoration import restored
-from cheops.engine.settings import Settings
+from cheops.engine.settings import Limits, Settings
 from cheops.engine.site import Site
+from cheops.log.causality import Clock
 from cheops.log.operation import Command, Origin
 from cheops.sim.apps import COUNTER
 
@@ -91,3 +106,19 @@ def test_a_failure_is_left_to_the_step() -> None:
 def test_few_documents_are_left_to_the_step() -> None:
     event = Loaded("n", _documents()[:2])
     assert restored(_site(), event) is event
+
+
+def test_the_backlog_waits_for_the_loads_under_way() -> None:
+    """What clients want would otherwise wait behind all that is unsynced after a start."""
+    site = Site(HERE, Settings(limits=Limits(wake=4)))
+    names = tuple(f"r{number}" for number in range(10))
+    assert _loaded_names(site.step(Recovered(Clock(), (), names), 1_000)) == ["r0", "r1", "r2", "r3"]
+    assert _loaded_names(site.step(Tick(), 1_100)) == []
+    assert _loaded_names(site.step(Queried("wanted"), 1_100)) == ["wanted"]
+    for name in ("wanted", "r0", "r1"):
+        site.step(Loaded(name, ()), 1_100)
+    assert _loaded_names(site.step(Tick(), 1_200)) == ["r4", "r5"]
+
+
+def _loaded_names(effects: list[Effect]) -> list[str]:
+    return [effect.resource for effect in effects if isinstance(effect, Load)]
