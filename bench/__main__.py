@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench import agent, fastpath, flows, gateway, health, merge, scope, security, ui
+from bench import agent, fastpath, flows, gateway, health, loading, merge, scope, security, ui
 from bench.report import Section, write
 
 SUITES: dict[str, Callable[[], Iterable[Section]]] = {
@@ -21,6 +21,7 @@ SUITES: dict[str, Callable[[], Iterable[Section]]] = {
     "flows": flows.run,
     "security": security.run,
     "health": health.run,
+    "loading": loading.run,
     "ui": ui.run,
 }
 

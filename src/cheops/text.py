@@ -24,6 +24,8 @@ def is_invisible(character: str) -> bool:
 
 def printable(text: str) -> str:
     """The text with invisible characters replaced by a mark: same length, and safe to print on a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join("\N{REPLACEMENT CHARACTER}" if is_invisible(c) else c for c in text)
 
 

@@ -356,12 +356,13 @@ def test_the_log_has_lanes_and_says_what_beat_what_by_which_rule() -> None:
     found = LogView(
         resource="n",
         effective=("b:1", "a:3"),
+        positions=(1, 2),
         operations=tuple(ops),
         lanes=(lane("a", ops), lane("b", ops, unheard=("a:4",))),
         checkpoint=None,
         forgotten={},
     )
-    out = drawn(draw_log, found)
+    out = drawn(draw_log, [found])
     assert [line.split()[2:4] for line in out[1:6]] == [
         ["◌", "-"],
         ["●", "●"],
@@ -374,6 +375,12 @@ def test_the_log_has_lanes_and_says_what_beat_what_by_which_rule() -> None:
     assert out[3].endswith("void: it failed (rule 1): exit code 7")
     assert "◌ ran, then superseded" in out[-1]
     assert "► runs now" not in out[-1]
+    # A long log has the same lines, although its columns are not measured as a whole.
+    pages = [msgspec.structs.replace(found, next="more"), msgspec.structs.replace(found, next=None)]
+    long = drawn(draw_log, pages)
+    assert long[:6] == out[:6]
+    assert long[6:11] == out[1:6]
+    assert long[11:] == out[6:]
 
 
 # -- the rest --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import sys
 import time
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from cheops.cli.options import FAILED, IdArgument, UrlOption, agent
 from cheops.cli.output import (
+    Cell,
     Output,
     OutputOption,
     as_json,
@@ -18,8 +20,10 @@ from cheops.cli.output import (
     console,
     emit_answer,
     one_line,
+    print_long_table,
     print_table,
     short_time,
+    style_of,
     styled_status,
     table,
     vector,
@@ -28,6 +32,8 @@ from cheops.log.rules import rule_text
 from cheops.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from cheops.api.models.operations import Explanation, LogView, Mark, OperationView, ReplyView
     from cheops.api.models.site import AuditLog
     from cheops.notify.event import Event
@@ -100,12 +106,37 @@ _MARKS = {  # the sign, its colour, and what it means
 _NOT_RECEIVED = ("·", "dim", "not received yet, as far as known")
 _SUPERSEDED = ("◌", "dim", "ran, then superseded")
 _NOT_RUN = ("-", "dim", "received, need not run")
+_LONG = 1_000  # operations of a log beyond which its table is not measured as a whole
 
 
 def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource, with one lane per site and the rule that superseded each."""
-    response = agent(url).log(id_)
-    emit_answer(output, response, lambda out: draw_log(out, response, wide=output is Output.WIDE))
+    pages = agent(url).log_pages(id_)
+    if output in {Output.TABLE, Output.WIDE}:
+        draw_log(console(), pages, wide=output is Output.WIDE)
+    else:
+        emit_answer(output, joined_pages(list(pages)), lambda _out: None)
+
+
+def joined_pages(pages: "Sequence[LogView]") -> "LogView":
+    """All pages of a log as one."""
+    from msgspec import structs  # noqa: PLC0415 - slow to import
+
+    first = pages[0]
+    if len(pages) == 1:
+        return first
+    effective = sorted(chain.from_iterable(zip(page.positions, page.effective, strict=True) for page in pages))
+    return structs.replace(
+        first,
+        effective=tuple(name for _, name in effective),
+        positions=tuple(number for number, _ in effective),
+        operations=tuple(chain.from_iterable(page.operations for page in pages)),
+        lanes=tuple(
+            structs.replace(lane, marks=tuple(chain.from_iterable(page.lanes[n].marks for page in pages)))
+            for n, lane in enumerate(first.lanes)
+        ),
+        next=None,
+    )
 
 
 def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
@@ -114,23 +145,36 @@ def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption
     emit_answer(output, response, lambda out: draw_explanation(out, response))
 
 
-def draw_log(out: Console, response: "LogView", *, wide: bool = False) -> None:
+def draw_log(out: Console, pages: "Iterable[LogView]", *, wide: bool = False) -> None:
+    rest = iter(pages)
+    first = next(rest)
     more = ("MADE AT", "COMMAND") if wide else ()
-    rows = table("OPERATION", "TYPE", *more, *(lane.site for lane in response.lanes), "EFFECT")
-    places = {name: number for number, name in enumerate(response.effective, 1)}
-    used = set()
-    for number, op in enumerate(response.operations):
-        replies = {reply.site: reply for reply in op.replies}
-        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in response.lanes]
-        used.update(signs)
-        cells = [Text(sign, style=style) for sign, style, _ in signs]
-        extra = [short_time(op.made_at), one_line(op.command, 100)] if wide else []
-        rows.add_row(op.id, printable(op.type), *extra, *cells, _effect(op, places.get(op.id)))
-    print_table(out, rows)
-    _draw_notes(out, response)
+    columns = ("OPERATION", "TYPE", *more, *(lane.site for lane in first.lanes), "EFFECT")
+    used: set[tuple[str, str, str]] = set()
+    if len(first.operations) > _LONG or first.next is not None:
+        every = chain.from_iterable(_log_rows(page, used, wide=wide) for page in chain((first,), rest))
+        print_long_table(out, columns, every)
+    else:
+        rows = table(*columns)
+        for cells in _log_rows(first, used, wide=wide):
+            rows.add_row(*(Text(text, style=style) for text, style in cells))
+        print_table(out, rows)
+    _draw_notes(out, first)
     if used:
         meanings = {f"{sign} {meaning}" for sign, _, meaning in used}
         out.print("\n" + "   ".join(sorted(meanings)), style="dim", soft_wrap=True)
+
+
+def _log_rows(page: "LogView", used: set[tuple[str, str, str]], *, wide: bool) -> "Iterator[list[Cell]]":
+    """The rows of the operations of a page. Their marks are added to `used`."""
+    places = dict(zip(page.effective, page.positions, strict=True))
+    for number, op in enumerate(page.operations):
+        replies = {reply.site: reply for reply in op.replies}
+        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in page.lanes]
+        used.update(signs)
+        cells = [(sign, style) for sign, style, _ in signs]
+        extra = [(short_time(op.made_at), ""), (one_line(op.command, 100), "")] if wide else []
+        yield [(op.id, ""), (printable(op.type), ""), *extra, *cells, _effect(op, places.get(op.id))]
 
 
 def _draw_notes(out: Console, response: "LogView") -> None:
@@ -150,16 +194,16 @@ def _lane_mark(mark: "Mark", reply: "ReplyView | None") -> tuple[str, str, str]:
     return _MARKS[mark.status] if mark.knows or mark.status != "PENDING" else _NOT_RECEIVED
 
 
-def _effect(op: "OperationView", place: int | None) -> Text:
+def _effect(op: "OperationView", place: int | None) -> Cell:
     """Its position in the effective order; or what superseded it, and by which rule."""
-    text = styled_status(op.effect)
+    text, style = str(op.effect), style_of(op.effect)
     if place is not None:
-        return text.append(f", position {place}")
+        return f"{text}, position {place}", style
     if op.beaten_by:
-        text.append(f" by {op.beaten_by}")
+        text += f" by {op.beaten_by}"
     if op.rule is not None:
-        text.append(f": {rule_text(op.rule, op.sentence)}")
-    return text.append(f": {one_line(op.why, 100)}") if op.why else text
+        text += f": {rule_text(op.rule, op.sentence)}"
+    return (f"{text}: {one_line(op.why, 100)}" if op.why else text), style
 
 
 def draw_explanation(out: Console, response: "Explanation") -> None:

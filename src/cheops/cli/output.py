@@ -8,19 +8,24 @@ hides or reorders others, leaves this module: text for users has a mark instead,
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import cache
+from itertools import islice
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
 from cheops.errors import CheopsError
 from cheops.text import is_invisible, printable, shortened
 
+_ROWS_AT_ONCE = 1_000  # of a long table
+_NEW_LINE = Segment.line()
 _PIPE_WIDTH = 1_000_000  # Rich folds cells to the width, and a program that reads a table needs whole lines
 
 
@@ -77,7 +82,7 @@ class _SafeConsole(Console):
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
+            if segment.control or segment.text.isprintable() or segment is _NEW_LINE:
                 yield segment
             else:
                 yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
@@ -110,6 +115,28 @@ def print_table(out: Console, rows: Table) -> None:
         out.print(line.rstrip(), soft_wrap=True)
 
 
+Cell: TypeAlias = tuple[str, str]  # a text and its style
+
+
+def print_long_table(out: Console, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table of very many rows as they come. Columns are as wide as the first rows need, and nothing is wrapped:
+    Rich would measure and fold every cell, which takes most of the time."""
+    rest = iter(rows)
+    some: list[Sequence[Cell]] = [[(column, "bold") for column in columns], *islice(rest, _ROWS_AT_ONCE)]
+    widths = [max(cell_len(row[n][0]) for row in some) + 2 for n in range(len(columns))]
+    widths[-1] = 0  # no spaces at the end of a line
+    style_named = cache(out.get_style)
+    while some:
+        segments: list[Segment] = []
+        for row in some:
+            for (text, style), width in zip(row, widths, strict=True):
+                wide = len(text) if text.isascii() else cell_len(text)
+                segments.append(Segment(text + " " * (width - wide), style_named(style) if style else None))
+            segments.append(_NEW_LINE)
+        out.print(Segments(segments), soft_wrap=True, end="")
+        some = list(islice(rest, _ROWS_AT_ONCE))
+
+
 def milliseconds(ms: float | None) -> str:
     return "?" if ms is None else f"{ms:g} ms"
 
@@ -135,7 +162,11 @@ _HOUR_S = 3600.0
 
 def styled_status(word: str) -> Text:
     """A status in its colour."""
-    return Text(word, style=_STYLES.get(word, ""))
+    return Text(word, style=style_of(word))
+
+
+def style_of(status: str) -> str:
+    return _STYLES.get(status, "")
 
 
 def age(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from cheops.api.endpoints import Endpoint
 from cheops.api.endpoints.declaration import NDJSON
 from cheops.api.endpoints.resources import LIST_RESOURCES, ResourceFilter
 from cheops.api.models import from_json
-from cheops.api.models.operations import Accepted, OperationView, SiteAnswer, SubmitRequest, Wait
+from cheops.api.models.operations import Accepted, LogView, OperationView, SiteAnswer, SubmitRequest, Wait
 from cheops.api.models.resources import Overall, ReplicantView, Resources, ResourceSummary
 from cheops.client.methods import AgentMethods, Call, call_of, events_call, segment, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, UnixConnection, refusal, unreachable
@@ -122,6 +122,11 @@ class Agent(AgentMethods):
     def all_operations(self, id_: str) -> Iterator[OperationView]:
         for page in _pages(lambda cursor: self.operations(id_, cursor)):
             yield from page.operations
+
+    def log_pages(self, id_: str) -> Iterator[LogView]:
+        """The log of a resource, page by page."""
+        # The other sites are asked once, before the first page.
+        yield from _pages(lambda cursor: self.log(id_, cursor, fresh_s=0.0 if cursor else 0.5))
 
     def all_replicants(self) -> Iterator[ReplicantView]:
         for page in _pages(self.replicants):

@@ -40,12 +40,14 @@ from cheops.api.endpoints.resources import (
     LIST_OPERATIONS,
     LIST_REPLICANTS,
     LIST_REQUESTS,
+    MAX_LOG_PAGE,
     PLAN_REPAIR,
     RESOLVE,
     SET_LOCAL_ID,
     SUBMIT_OPERATION,
     VERIFY_RESOURCE,
     DeleteParameters,
+    LogParameters,
     RequestFilter,
     VerifyParameters,
 )
@@ -263,8 +265,11 @@ class AgentMethods:
         return call_of(EXPLAIN_RESOURCE, id_, parameters=FreshParameters(fresh=fresh_s))
 
     @Method
-    def log(self, id_: str, *, fresh_s: float = 0.5) -> Call[LogView]:
-        return call_of(GET_LOG, id_, parameters=FreshParameters(fresh=fresh_s))
+    def log(
+        self, id_: str, cursor: str | None = None, limit: int = MAX_LOG_PAGE, *, fresh_s: float = 0.5
+    ) -> Call[LogView]:
+        """A page of the log. Most logs have only one."""
+        return call_of(GET_LOG, id_, parameters=LogParameters(cursor=cursor or "", limit=limit, fresh=fresh_s))
 
     @Method
     def matrix(self, id_: str) -> Call[MatrixView]:

@@ -6,12 +6,15 @@ The package docstring has the order in which effects are carried out.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cheops.engine.documents import NO_LINEAGE, Document, Key, Lineage, Message
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import NO_TIME, Command, Kind, OpId, Status, Timing
+
+if TYPE_CHECKING:
+    from cheops.engine.restoration import Restored
 
 
 class Result(StrEnum):
@@ -90,6 +93,7 @@ class Loaded:
 
     resource: str
     documents: tuple[Document, ...]
+    restored: "Restored | None" = None  # what the driver has done of it already, see restoration.py
 
 
 @dataclass(frozen=True, slots=True)

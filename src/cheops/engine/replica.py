@@ -22,6 +22,7 @@ The others are empty after a restart, and clients ask again.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
+from operator import attrgetter
 from types import MappingProxyType
 
 from cheops.engine.documents import (
@@ -264,22 +265,23 @@ class Replica:
 
     def load(self, documents: Iterable[Document]) -> Started | None:
         """Restore the state from the store; return the run that was under way, if any."""
-        documents = list(documents)
+        documents = tuple(documents)  # what is one already is not copied
         started = next((d for d in documents if isinstance(d, Started)), None)
         # The ledger first: it says from where operations count. Then operations, then the replies that refer to them.
-        ops = sorted((d for d in documents if isinstance(d, Operation)), key=lambda op: op.stamp)
+        ops = sorted((d for d in documents if isinstance(d, Operation)), key=attrgetter("stamp"))
         for ledger in (d for d in documents if isinstance(d, Ledger)):
             self._load_ledger(ledger, [op for op in ops if op.verdict is not None])
         self.drafts.load(op for op in ops if op.verdict is None)
         for op in ops:
             if op.verdict is not None:
                 self.add(op)
-        replies = [d for d in documents if isinstance(d, Reply)]
+        replies = sorted((d for d in documents if isinstance(d, Reply)), key=attrgetter("n"))
         # Those of this store last: they say more than what an earlier store of this site replied.
-        for reply in sorted(replies, key=lambda reply: (reply.origin == self.origin, reply.n)):
+        for reply in (reply for reply in replies if reply.origin != self.origin):
             self.replies.take(reply)
-            if reply.origin == self.origin:
-                self.applied.load_reply(reply)
+        for reply in (reply for reply in replies if reply.origin == self.origin):
+            self.replies.take(reply)
+            self.applied.load_reply(reply)
         self.applied.drop_stale_failures()
         if self._saved_dirty:
             self.applied.mark_dirty(self._saved_dirty)

@@ -7,7 +7,7 @@ it, or it has the checkpoint that holds the effect. If this cannot be known, the
 status of the site.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,9 +36,11 @@ class Replies:
         self._stores = stores  # the last known incarnation of each other site, see Replica.met
         # What is kept. Of the numbers up to `known`, those that are missing here were dropped on purpose.
         self._by_origin: dict[Origin, dict[int, Reply]] = {}
-        # The reply that says most about an operation at a site: its own before that of a replay.
-        self._by_op: dict[tuple[OpId, str], Reply] = {}
-        # Those of `_by_op` that say KO or UNKNOWN: few, and looked at in every step.
+        # Of those, the one reply of each origin to a replay.
+        self._replays: dict[Origin, Reply] = {}
+        # By site, the reply that says most about an operation: its own before that of a replay.
+        self._by_site: dict[str, dict[OpId, Reply]] = {}
+        # Those of `_by_site` that say KO or UNKNOWN: few, and looked at in every step.
         self._troubles: dict[tuple[OpId, str], Reply] = {}
         # Up to here every reply was taken. There are no gaps: callers of `take` keep the order.
         self.known: dict[Origin, int] = {}
@@ -50,14 +52,16 @@ class Replies:
 
     def get(self, id_: OpId, site: str) -> Reply | None:
         """The reply of a site that says most about an operation."""
-        return self._by_op.get((id_, site))
+        of_site = self._by_site.get(site)
+        return of_site.get(id_) if of_site else None
 
     def __getitem__(self, key: tuple[OpId, str]) -> Reply:
-        return self._by_op[key]
+        id_, site = key
+        return self._by_site[site][id_]
 
-    def by_operation(self) -> Iterable[tuple[tuple[OpId, str], Reply]]:
-        """For each operation and site, the reply that says most."""
-        return self._by_op.items()
+    def operations_of(self, site: str) -> Collection[OpId]:
+        """The operations that a site has replied to."""
+        return self._by_site.get(site, {}).keys()
 
     def troubles(self) -> Mapping[tuple[OpId, str], Reply]:
         """Those of them that say KO or UNKNOWN."""
@@ -68,23 +72,32 @@ class Replies:
         replies = self._by_origin.get(origin, {})
         return [replies[n] for n in sorted(replies)]
 
+    def replays(self) -> Collection[Reply]:
+        """The last reply of each origin to a replay."""
+        return self._replays.values()
+
     def next_n(self, origin: Origin) -> int:
         return self.known.get(origin, 0) + 1
 
     def beyond(self, known: Vector) -> Iterator[Reply]:
         """The replies that a site with this knowledge is missing, in the order in which it must get them."""
         for origin, last in self.known.items():
-            first = known.get(origin, 0)
-            yield from (reply for reply in self.of_origin(origin) if first < reply.n <= last)
+            replies = self._by_origin.get(origin, {})
+            # Mostly few are missing, of many: only these are looked at. Or few are left, of many that were dropped.
+            missing = range(known.get(origin, 0) + 1, last + 1)
+            numbers = missing if len(missing) < len(replies) else sorted(n for n in replies if n in missing)
+            yield from (replies[n] for n in numbers if n in replies)
 
     def take(self, reply: Reply) -> list[Reply]:
         """Add a reply; return those that it replaces. The reply of a replay lists all that is applied, so earlier
         replays are dropped."""
         of_origin = self._by_origin.setdefault(reply.origin, {})
-        stale = [old for old in of_origin.values() if old.replay] if reply.replay else []
+        stale = [self._replays[reply.origin]] if reply.replay and reply.origin in self._replays else []
         for old in stale:
             del of_origin[old.n]
         of_origin[reply.n] = reply
+        if reply.replay:
+            self._replays[reply.origin] = reply
         self.skip_to({reply.origin: reply.n - 1})
         self.known[reply.origin] = max(reply.n, self.known.get(reply.origin, 0))
         self._note_operations(reply)
@@ -100,7 +113,7 @@ class Replies:
         if reply.op is not None:
             self._keep(reply.op, site, reply)
         for applied in reply.applied:
-            before = self._by_op.get((applied.id, site))
+            before = self.get(applied.id, site)
             if before is None or before.status is not Status.OK or before.replay:
                 self._keep(applied.id, site, reply)
 
@@ -108,10 +121,11 @@ class Replies:
         return store == self._own or self._stores.get(store.site) == store.incarnation
 
     def _keep(self, id_: OpId, site: str, reply: Reply) -> None:
-        before = self._by_op.get((id_, site))
+        of_site = self._by_site.setdefault(site, {})
+        before = of_site.get(id_)
         if before and self._is_present(before.origin) and not self._is_present(reply.origin):
             return
-        self._by_op[id_, site] = reply
+        of_site[id_] = reply
         if reply.status in _TROUBLES:
             self._troubles[id_, site] = reply
         else:
@@ -124,7 +138,9 @@ class Replies:
                 self.known[origin] = self.unseen[origin] = n
 
     def forget_operations(self, ids: set[OpId]) -> None:
-        self._by_op = {key: reply for key, reply in self._by_op.items() if key[0] not in ids}
+        for of_site in self._by_site.values():
+            for id_ in ids & of_site.keys():
+                del of_site[id_]
         self._troubles = {key: reply for key, reply in self._troubles.items() if key[0] not in ids}
 
     def drop(self, is_pointless: Callable[[Reply], bool]) -> list[Reply]:
@@ -132,6 +148,8 @@ class Replies:
         dropped = [reply for reply in self if is_pointless(reply)]
         for reply in dropped:
             del self._by_origin[reply.origin][reply.n]
+            if reply.replay:
+                del self._replays[reply.origin]
         return dropped
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from cheops.engine import (
@@ -13,6 +14,7 @@ from cheops.engine import (
     health,
     incarnation,
     outcome,
+    restoration,
     retention,
     scheduler,
     snapshot,
@@ -188,7 +190,8 @@ class Site:
 
     def _wake_some(self, out: Effects) -> None:
         """Load some resources of the backlog: memory must not grow with the number of resources."""
-        for resource in list(self._backlog)[: self.settings.limits.wake]:
+        # Not more than the store can keep up with: what clients want would wait behind all of them.
+        for resource in list(islice(self._backlog, max(self.settings.limits.wake - len(self._loading), 0))):
             del self._backlog[resource]
             self._wake(resource, out)
 
@@ -277,16 +280,7 @@ class Site:
         self._complete_step(replica, out)
 
     def _on_loaded(self, event: Loaded, out: Effects) -> None:
-        replica = Replica(
-            event.resource,
-            self.origin,
-            self._matrix,
-            self.settings.limits,
-            policy_of=self.settings.policy_of,
-            gone=self.gone,
-            met=self._seen,
-            assemblies=self.assemblies,
-        )
+        replica = restoration.usable_replica(event, self.incarnations) or self.new_replica(event.resource)
         self.replicas[event.resource] = replica
         self._touch(replica)
         waiting = self._loading.pop(event.resource, [])
@@ -296,9 +290,22 @@ class Site:
         if self.replicas.get(event.resource) is replica:
             out.merge(self._guarded(replica, partial(self._begin, replica)))
 
+    def new_replica(self, resource: str) -> Replica:
+        return Replica(
+            resource,
+            self.origin,
+            self._matrix,
+            self.settings.limits,
+            policy_of=self.settings.policy_of,
+            gone=self.gone,
+            met=self._seen,
+            assemblies=self.assemblies,
+        )
+
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
         documents = self.incarnations.withdraw(event, out)
-        started = replica.load(documents)
+        is_restored = event.restored is not None and event.restored.replica is replica
+        started = event.restored.started if is_restored and event.restored else replica.load(documents)
         self._learn_type(replica)
         if documents is not event.documents:
             incarnation.distrust(replica, out)

@@ -11,6 +11,9 @@ them for the first time. Nothing in the core reads a signature.
 The classes are msgspec types: what is declared here is also the JSON form in the store and between sites, and the
 limits in the annotations are checked when a document is decoded (see cheops.store.codec). They are not checked when
 the core makes a document: the codec checks again what it encodes.
+
+A resource may have very many of them in memory. `gc=False` makes each smaller, and the collector pass them by: they
+refer to nothing that could refer back.
 """
 
 from collections.abc import Collection, Mapping
@@ -163,7 +166,7 @@ class FileRef(NamedTuple):
     size: Number  # in bytes
 
 
-class Command(Struct, frozen=True, omit_defaults=True):
+class Command(Struct, frozen=True, omit_defaults=True, gc=False):
     """A payload: a command line, and the files that came with it."""
 
     line: str
@@ -175,7 +178,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
 Version: TypeAlias = Literal[1]
 
 
-class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="doc"):
+class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="doc", gc=False):
     """What every document has: `doc` names its kind, `v` the version of its format."""
 
     v: Version = 1
@@ -225,7 +228,7 @@ class _Derived:
     content: int  # see `content_hash`; set when it is first needed
 
 
-class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="doc", tag="op"):
+class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="doc", tag="op", gc=False):
     """One modifying request on one resource. Two are equal when their ids are. A correct site gives an id once; where
     two contents have one id, `precedence` decides (see History.replace)."""
 
@@ -349,7 +352,7 @@ def signature_member(signature: str) -> bytes:
     return b',"signature":"%b"}' % signature.encode("ascii")
 
 
-class Timing(NamedTuple):
+class Timing(Struct, frozen=True, array_like=True, gc=False):
     """When a run began, by the clock of its site, and how long it took."""
 
     at_ms: Number = 0
@@ -359,7 +362,7 @@ class Timing(NamedTuple):
 NO_TIME = Timing()
 
 
-class Applied(Struct, frozen=True, array_like=True):
+class Applied(Struct, frozen=True, array_like=True, gc=False):
     """An operation that a site has run. It outlives the operation itself, which the history may forget."""
 
     id: OpId

@@ -42,6 +42,7 @@ from cheops.engine.events import (
     Unstorable,
 )
 from cheops.engine.replica import Replica
+from cheops.engine.restoration import restored
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import MAX_SIGNATURE_CHARACTERS
@@ -292,7 +293,8 @@ class Pump:
     def _read_one(self, effect: Load | Enumerate) -> Loaded | Enumerated | StoreError:
         try:
             if isinstance(effect, Load):
-                return Loaded(effect.resource, self._store.load(effect.resource))
+                # Decoded and restored here, in the thread: for a large resource that takes seconds.
+                return restored(self.site, Loaded(effect.resource, self._store.load(effect.resource)))
             return Enumerated(effect.peer, self._store.involving(effect.peer))
         except StoreError as error:
             return error

@@ -13,20 +13,20 @@ another for a site. No number is given twice, even when the document that had it
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from zlib import crc32
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
 from cheops.engine.health import State
 from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
-from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain, id_of, key_of_id, resource_of
+from cheops.store.checked_rows import Row, checksum, verified, verified_all
+from cheops.store.codec import ascii_lower, decode_plain, encode_plain, id_of, key_of_id, resource_of
 from cheops.store.database import (
     EVERY_SITE,
     EVERYTHING,
@@ -49,17 +49,8 @@ _UPSERT = (
     " state = excluded.state, seq = coalesce(seq, excluded.seq), checksum = excluded.checksum"
 )
 _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
-
-
-def checksum(resource: str, id_: str, body: bytes) -> int:
-    """Against disks that change what they hold, which SQLite does not notice, not against people: CRC-32 finds every
-    change of up to 32 bits in a row. It takes a small part of the time in which a document is decoded."""
-    return crc32(body, crc32(id_.encode(), _seed(resource)))
-
-
-def _seed(resource: str) -> int:
-    """The part of a checksum that all documents of a resource share."""
-    return crc32(f"{resource}\0".encode())
+_SOME_OF_RESOURCE = "SELECT id, body, checksum FROM documents WHERE resource = ? AND id > ? ORDER BY id LIMIT ?"
+_ROWS_AT_ONCE, _ALL_ROWS = 1_000, -1
 
 
 class Writer:
@@ -318,17 +309,31 @@ class SQLiteStore:
         return dict(self._damaged)
 
     def load(self, resource: str) -> tuple[Document, ...]:
-        rows = self._rows("SELECT id, body, checksum FROM documents WHERE resource = ?", resource)
-        documents, damaged, seed = [], [], _seed(resource)
-        for id_, body, stored in rows:
-            if (document := _verified(seed, id_, body, stored)) is not None:
-                documents.append(document)
-            else:
-                damaged.append(id_)
+        rows = self._rows(_SOME_OF_RESOURCE, resource, "", _ROWS_AT_ONCE)
+        if len(rows) == _ROWS_AT_ONCE:  # very many at once would take more memory than the documents
+            before = self._version()
+            documents, damaged = verified_all(resource, self._rows_in_parts(resource))
+            if self._version() == before:
+                return self._undamaged(resource, documents, damaged)
+            # Somebody else has committed between two of the reads. One read is consistent.
+            rows = self._rows(_SOME_OF_RESOURCE, resource, "", _ALL_ROWS)
+        return self._undamaged(resource, *verified_all(resource, rows))
+
+    def _rows_in_parts(self, resource: str) -> Iterator[Row]:
+        after = ""
+        while rows := self._rows(_SOME_OF_RESOURCE, resource, after, _ROWS_AT_ONCE):
+            yield from rows
+            after = rows[-1][0]
+
+    def _undamaged(self, resource: str, documents: list[Document], damaged: list[str]) -> tuple[Document, ...]:
         if damaged:
             self._note_damaged(resource, damaged)
             raise DamagedError(self.path, resource, damaged)
         return tuple(documents)
+
+    def _version(self) -> int:
+        """Another number after each commit."""
+        return int(self._rows("PRAGMA data_version")[0][0])
 
     def _note_damaged(self, resource: str, ids: Iterable[str]) -> None:
         if len(self._damaged) < _MOST_DAMAGED or resource in self._damaged:
@@ -398,7 +403,7 @@ class SQLiteStore:
             id_, resource = id_of(key), resource_of(key)
             statement = "SELECT body, checksum FROM documents WHERE resource = ? AND id = ?"
             for body, stored in self._rows(statement, resource, id_):
-                if (document := _verified(_seed(resource), id_, body, stored)) is not None:
+                if (document := verified(resource, id_, body, stored)) is not None:
                     documents[key] = document
                 else:  # its resource reports it, and gets it again, when it is loaded
                     self._note_damaged(resource, (id_,))
@@ -452,13 +457,3 @@ class SQLiteStore:
     def _check_open(self) -> None:
         if self._resources is None:
             raise StoreError(f"{self.path}: the store is closed")
-
-
-def _verified(seed: int, id_: str, body: bytes, stored: int | None) -> Document | None:
-    """The document of a row; None if it is not as it was written. As `checksum`, with less work for each of many."""
-    if stored is not None and stored != crc32(body, crc32(id_.encode(), seed)):
-        return None
-    try:
-        return decode(body)
-    except CodecError:
-        return None

@@ -52,6 +52,7 @@ from cheops.api.models.resources import (
 from cheops.log.operation import Status
 from cheops.schema import doc
 
+MAX_LOG_PAGE = 5_000  # operations: most logs are shorter
 _MAX_SCOPE = 16_384  # of what fits into an address
 
 # -- resources --------------------------------------------------------------------------------------------------
@@ -64,6 +65,11 @@ class ResourceFilter(FreshPageParameters, frozen=True, kw_only=True):
     type: Annotated[str, doc("Only resources of this type.", max_length=256)] = ""
     overall: Annotated[Overall | None, doc("Only resources in this state.")] = None
     outcome: Annotated[Status | None, doc("Only resources whose newest operation had this outcome.")] = None
+
+
+class LogParameters(FreshParameters, frozen=True, kw_only=True):
+    cursor: Annotated[str, doc("`next` of the previous page.", max_length=2_500)] = ""
+    limit: Annotated[int, doc("The largest number of operations.", ge=1, le=MAX_LOG_PAGE)] = MAX_LOG_PAGE
 
 
 class VerifyParameters(Struct, frozen=True, kw_only=True):
@@ -81,8 +87,8 @@ LIST_RESOURCES = Endpoint(
     summary="List the resources of this site, page by page",
     description=(
         "`overall` uses an index of states: DIVERGED resources are found at once, however many others there are. With "
-        "`type`, `outcome`, or another `overall`, one page examines at most 1,000 resources. It can hold fewer than "
-        "`limit`, or none, and still have a `next`."
+        "`type`, `outcome`, or another `overall`, one page examines at most 1,000 resources, and fewer at a busy "
+        "site. It can hold fewer than `limit`, or none, and still have a `next`."
     ),
     parameters=ResourceFilter,
     response=Resources,
@@ -146,8 +152,12 @@ GET_LOG = Endpoint(
     path="/resources/{id}/log",
     right=READ_RESOURCE,
     tag="resources",
-    summary="Get all known operations, which of them are in effect, and what each site has",
-    parameters=FreshParameters,
+    summary="Get the known operations, which of them are in effect, and what each site has, page by page",
+    description=(
+        "A cursor stays valid when operations are added or deleted. What arrives later with an earlier time stamp is "
+        "not on a page that was read before."
+    ),
+    parameters=LogParameters,
     response=LogView,
     success="The log.",
     problems=(400, 404, 503),

@@ -17,6 +17,7 @@ from cheops.api.endpoints.resources import (
     LIST_RESOURCES,
     LIST_TYPES,
     VERIFY_RESOURCE,
+    LogParameters,
     ResourceFilter,
     VerifyParameters,
 )
@@ -48,6 +49,7 @@ from cheops.security.principal import Principal
 
 _POLL_S = 0.01  # between two looks for reports of other sites
 _MAX_EXAMINED = 1_000  # resources for one page: each of them is loaded from the store
+_EXAMINED_S = 0.5  # beyond this no further batch is examined: a busy site takes longer to load one
 _BATCH = 200  # resources that are loaded at once
 # The states of resources that may have this status. It is not stored, as it depends on which sites are up now; and a
 # resource that has just converged is counted as converging for a moment.
@@ -78,8 +80,10 @@ async def explain(request: ApiRequest[FreshParameters]) -> Explanation:
 
 
 @handles(GET_LOG)
-async def get_log(request: ApiRequest[FreshParameters]) -> LogView:
-    return log_view(await _fresh_resource(request))
+async def get_log(request: ApiRequest[LogParameters]) -> LogView:
+    wanted = request.parameters
+    replica = await load_resource(request.node, request.id, wanted.fresh)
+    return log_view(replica, wanted.cursor, wanted.limit)
 
 
 @handles(GET_LANES)
@@ -113,7 +117,7 @@ def _other_sites(node: Node) -> list[str]:
 
 async def refresh_from_peers(node: Node, ids: Sequence[str], fresh_s: float) -> None:
     """Request the state of these resources from their sites, and wait for the responses up to `fresh_s` seconds."""
-    if not fresh_s:
+    if fresh_s <= 0:
         return
     begun_ms, end_s = node.now_ms(), asyncio.get_running_loop().time() + fresh_s
     replicas = [await node.pump.replica(id_, refresh=True) for id_ in ids]
@@ -152,18 +156,19 @@ async def list_resources(request: ApiRequest[ResourceFilter]) -> Resources:
     than requested, or none, and still have a next."""
     node, wanted, by = request.node, request.parameters, request.principal
     cursor, limit = wanted.cursor, wanted.limit
+    clock = asyncio.get_running_loop().time
+    end_s, stop_s = clock() + wanted.fresh, clock() + _EXAMINED_S  # of the whole page, however many are examined
     if not _needs_examination(wanted):
         ids, more = await _matching_ids(node, wanted, cursor, limit)
-        page = await _fresh_summaries(node, ids, wanted.fresh, by)
+        page = await _fresh_summaries(node, ids, wanted, end_s, by)
         return Resources(resources=page, next=ids[-1] if ids and more else None)
     matches: list[ResourceSummary] = []
     examined, more = 0, True
-    while more and len(matches) < limit and examined < _MAX_EXAMINED:
+    while more and len(matches) < limit and examined < _MAX_EXAMINED and (not examined or clock() < stop_s):
         ids, more = await _matching_ids(node, wanted, cursor, _BATCH)
         examined += len(ids)
-        for one in await _fresh_summaries(node, ids, wanted.fresh, by):
-            if len(matches) < limit and _is_match(wanted, one):
-                matches.append(one)
+        found = [one for one in await _fresh_summaries(node, ids, wanted, end_s, by) if _is_match(wanted, one)]
+        matches += found[: limit - len(matches)]
         if len(matches) == limit:  # the next page begins after the last one that is shown
             more = more or matches[-1].id != ids[-1]
             cursor = matches[-1].id
@@ -178,10 +183,14 @@ def _needs_examination(wanted: ResourceFilter) -> bool:
     return bool(wanted.type or wanted.overall or wanted.outcome or (is_search and wanted.prefix))
 
 
+def _may_match(wanted: ResourceFilter, one: ResourceSummary) -> bool:
+    """Whether a resource can be listed, whatever other sites report of it."""
+    return one.id.startswith(wanted.prefix) and (not wanted.type or one.type == wanted.type)
+
+
 def _is_match(wanted: ResourceFilter, one: ResourceSummary) -> bool:
     return (
-        one.id.startswith(wanted.prefix)
-        and (not wanted.type or one.type == wanted.type)
+        _may_match(wanted, one)
         and (wanted.overall is None or one.overall == wanted.overall)
         and (wanted.outcome is None or one.last_outcome is wanted.outcome)
     )
@@ -212,17 +221,22 @@ async def page_of_ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple
     the prefix is looked up separately."""
     exact: list[str] = []
     if prefix and not cursor:
-        documents = await asyncio.to_thread(node.store.load, prefix)
-        exact = [prefix] if documents else []
+        sites = await asyncio.to_thread(node.store.sites_of, prefix)  # a resource that has documents has sites
+        exact = [prefix] if sites else []
     rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
     ids = [*exact, *(id_ for id_ in rest if id_.startswith(prefix))]
     return ids[:limit], len(ids) > limit
 
 
 async def _fresh_summaries(
-    node: Node, ids: Sequence[str], fresh_s: float, by: Principal
+    node: Node, ids: Sequence[str], wanted: ResourceFilter, end_s: float, by: Principal
 ) -> tuple[ResourceSummary, ...]:
-    in_doubt = [one.id for one in await _summaries(node, ids, by) if one.overall == "CONVERGING"]
+    """`end_s`: until when other sites may report, in the time of the event loop."""
+    found = await _summaries(node, ids, by)
+    in_doubt = [one.id for one in found if one.overall == "CONVERGING" and _may_match(wanted, one)]
+    fresh_s = end_s - asyncio.get_running_loop().time()
+    if not in_doubt or fresh_s <= 0:
+        return found
     # A resource that was not used for a while has left memory, and with it the reports of the other sites.
     await refresh_from_peers(node, in_doubt, fresh_s)
     return await _summaries(node, ids, by)

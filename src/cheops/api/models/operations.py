@@ -172,13 +172,17 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class LogView(Struct, frozen=True, kw_only=True):
-    """The log of a resource: every operation that is still known, and which of them are in effect, in order."""
+    """A page of the log of a resource: operations that are still known, and which of them are in effect, in order."""
 
     resource: Annotated[str, doc("The resource.", "counter")]
     effective: Annotated[
-        tuple[str, ...], doc("The operations that every site must have applied, in order.", ["site1:3"])
+        tuple[str, ...], doc("Those of them that every site must have applied, in order.", ["site1:3"])
     ]
-    operations: Annotated[tuple[OperationView, ...], doc("All known operations, sorted by time stamp.")]
+    positions: Annotated[
+        tuple[int, ...],
+        doc("For each entry of `effective`, its position among all operations in effect, from 1.", [1]),
+    ]
+    operations: Annotated[tuple[OperationView, ...], doc("The operations of this page, sorted by time stamp.")]
     lanes: Annotated[tuple[Lane, ...], doc("One entry for each site.")]
     checkpoint: Annotated[
         dict[str, int] | None,
@@ -189,6 +193,7 @@ class LogView(Struct, frozen=True, kw_only=True):
     forgotten: Annotated[
         dict[str, int], doc("For each site, the number up to which operations may have been discarded.", {})
     ]
+    next: Annotated[str | None, doc("The `cursor` of the next page; null: this is the last page.", None)] = None
 
 
 # Of one operation at one site. `missing`: the site did not have it when it last reported. `not-known`: it has not

@@ -163,7 +163,7 @@ def _again(replica: Replica, plan_: Plan, site: str, op: Operation) -> tuple[str
     """The operations of a replay that the site has run before."""
     if not plan_.replay:
         return ()
-    ran = {id_ for (id_, at), _ in replica.replies.by_operation() if at == site}
+    ran = replica.replies.operations_of(site)
     return tuple(_name(o, op) for o in plan_.run if o.id in ran)
 
 

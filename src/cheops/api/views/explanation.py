@@ -5,7 +5,8 @@ have applied; then the progress of each site. The conclusion says what to do.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from operator import attrgetter
 
 from cheops.api.models.operations import Effect, Explanation, ExplanationStep
 from cheops.api.views.operations import (
@@ -93,8 +94,8 @@ def _operations(replica: Replica) -> Iterator[ExplanationStep]:
     if len(ops) > MAX_OPERATIONS:
         yield _step(f"{len(ops) - MAX_OPERATIONS} older operations are omitted; the log has them")
     for op in ops[-MAX_OPERATIONS:]:
-        fate = fate_of(replica, op)
-        yield _step(f"{_description(replica, op)}{_concurrent_text(op, ops)}: {_effect_text(replica, op, fate)}", op)
+        effect = _effect_text(replica, op, fate_of(replica, op))
+        yield _step(f"{_description(replica, op)}{_concurrent_text(replica, op)}: {effect}", op)
 
 
 def _description(replica: Replica, op: Operation) -> str:
@@ -102,12 +103,28 @@ def _description(replica: Replica, op: Operation) -> str:
     return f"{op.id} ({printable(op.type)}), {what}, made at {op.origin.site} at {stamp_text(op.stamp)}"
 
 
-def _concurrent_text(op: Operation, ops: Sequence[Operation]) -> str:
-    others = [o.id for o in ops if o.is_concurrent(op) and not (o.is_silent or op.is_silent)]
+def _concurrent_text(replica: Replica, op: Operation) -> str:
+    concurrent = [] if op.is_silent else [o for o in _concurrent(replica, op) if not o.is_silent]
+    others = [o.id for o in sorted(concurrent, key=attrgetter("stamp"))]
     if not others:
         return ""
     shown = [*names(others[:_MAX_NAMED]), *(["others"] if len(others) > _MAX_NAMED else [])]
     return f", concurrent with {in_words(shown)}"
+
+
+def _concurrent(replica: Replica, op: Operation) -> Iterator[Operation]:
+    """The operations that are concurrent to one; without a look at all others."""
+    history = replica.history
+    for origin, last in history.known.items():
+        # Of one origin: those after the ones that this operation knows, up to the first that knows it. All later ones
+        # know it too.
+        for seq in range(op.deps.get(origin, 0) + 1, last + 1) if origin != op.origin else ():
+            other = history.ops.get(OpId(origin, seq))
+            if other is not None and op.is_before(other):
+                break
+            if other is not None:
+                yield other
+    yield from (draft for draft in replica.drafts if draft.is_concurrent(op))
 
 
 def _effect_text(replica: Replica, op: Operation, fate: Fate | None) -> str:
@@ -174,7 +191,7 @@ def _site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[E
 
 def _last_replay(replica: Replica, site: str) -> Reply | None:
     """The newest is enough: a replay starts from a base, so its reply lists everything that an earlier one does."""
-    replays = [reply for reply in replica.replies if reply.origin.site == site and reply.replay]
+    replays = [reply for reply in replica.replies.replays() if reply.origin.site == site]
     return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
 
 

@@ -1,6 +1,8 @@
 """The log of a resource, as a list of operations and as a graph with one lane per site; and its matrix."""
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -15,6 +17,7 @@ from cheops.api.models.operations import (
     MatrixPair,
     MatrixView,
     Operations,
+    OperationView,
     SiteLane,
 )
 from cheops.api.models.resources import SiteStatus
@@ -34,11 +37,13 @@ from cheops.api.views.operations import (
 from cheops.api.views.status import is_deleted, resource_status
 from cheops.engine.evidence import Evidence, Presence, evidence_of
 from cheops.engine.replica import Replica
+from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Kind, Operation, OpId, Status
-from cheops.text import shortened
+from cheops.log.operation import Kind, Operation, OpId, Stamp, Status, parse_origin
+from cheops.text import printable, shortened
 
 _COMMAND_CHARACTERS = 200
+_stamp = attrgetter("stamp")
 _STATES: dict[Status, LaneState] = {
     Status.OK: "ok",
     Status.KO: "failed",
@@ -164,35 +169,58 @@ def _first_ran(replica: Replica) -> dict[tuple[OpId, str], int]:
     return first_ms
 
 
-def log_view(replica: Replica) -> LogView:
+def log_view(replica: Replica, cursor: str = "", limit: int | None = None) -> LogView:
+    """The operations after a cursor. Only those of the page are examined: the log may have very many."""
     ops = by_stamp(replica)
+    first = bisect_right(ops, _stamp_in(cursor), key=_stamp) if cursor else 0
+    page = ops[first:] if limit is None else ops[first : first + limit]
+    shown = {op.id for op in page}
+    effective = [(n, op.id) for n, op in enumerate(replica.history.effective, 1) if op.id in shown]
+    sites = sites_of(replica)
+    operations = tuple(operation_view(replica, op, sites) for op in page)
     return LogView(
         resource=replica.resource,
-        effective=names(op.id for op in replica.history.effective),
-        operations=tuple(operation_view(replica, op) for op in ops),
-        lanes=tuple(_lane_of_log(replica, site, ops) for site in sites_of(replica)),
+        effective=names(id_ for _, id_ in effective),
+        positions=tuple(n for n, _ in effective),
+        operations=operations,
+        lanes=tuple(_lane_of_log(replica, site, n, page, operations) for n, site in enumerate(sites)),
         checkpoint=vector_text(replica.applied.base.vector) if replica.applied.base else None,
         forgotten=vector_text(replica.history.floor),
+        next=_cursor_after(page[-1]) if first + len(page) < len(ops) else None,
     )
 
 
-def _lane_of_log(replica: Replica, site: str, ops: list[Operation]) -> Lane:
+def _lane_of_log(
+    replica: Replica, site: str, number: int, ops: list[Operation], views: tuple[OperationView, ...]
+) -> Lane:
+    """`number`: of the site, among the replies of each view."""
     evidence = evidence_of(replica, site)
     marks = (
-        Mark(
-            operation=str(op.id),
-            knows=_KNOWS[_presence(op, evidence)],
-            status=status_at(replica, op, site),
-        )
-        for op in ops
+        Mark(operation=view.id, knows=_KNOWS[_presence(op, evidence)], status=view.replies[number].status)
+        for op, view in zip(ops, views, strict=True)
     )
     return Lane(site=site, marks=tuple(marks))
+
+
+def _cursor_after(op: Operation) -> str:
+    # A stamp, not the name of an operation: that may be deleted before the next page is read.
+    return f"{op.stamp.time_ms}-{op.stamp.counter}-{op.stamp.origin}"
+
+
+def _stamp_in(cursor: str) -> Stamp:
+    time_ms, _, rest = cursor.partition("-")
+    counter, _, origin = rest.partition("-")
+    try:
+        return Stamp(int(time_ms), int(counter), parse_origin(origin))
+    except ValueError:
+        text = f"'{printable(shortened(cursor))}' is not a cursor of a log: use the 'next' of a page"
+        raise ClientError(text, status=422, reason="bad cursor") from None
 
 
 def operations_page(replica: Replica, cursor: str, limit: int) -> Operations:
     """Operations by stamp, after the one that the cursor names."""
     ops = by_stamp(replica)
-    first = ops.index(find(replica, cursor)) + 1 if cursor else 0
+    first = bisect_right(ops, find(replica, cursor).stamp, key=_stamp) if cursor else 0
     page = ops[first : first + limit]
     return Operations(
         resource=replica.resource,

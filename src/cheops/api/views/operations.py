@@ -3,6 +3,8 @@ written."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
+from operator import attrgetter
 
 from cheops.api.models.operations import Effect, OperationView, ReplyView
 from cheops.backends.http.explanation import request_text, response_text
@@ -17,13 +19,19 @@ from cheops.log.operation import Operation, OpId, Stamp, Status, Verdict
 from cheops.log.rules import Fate, Rule
 from cheops.text import printable, shortened
 
+_MOST_DIGITS = 16  # of the number of an operation
 _LAST_YEAR_MS = 253_402_300_799_000  # the end of year 9999, the last of `datetime`: a clock may be wrong
 
 
 def time_text(ms: int) -> str:
     """A time in ISO 8601, in UTC."""
-    at = datetime.fromtimestamp(min(max(ms, 0), _LAST_YEAR_MS) / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, ms = divmod(min(max(ms, 0), _LAST_YEAR_MS), 1000)
+    return f"{_second_text(seconds)}.{ms:03}Z"
+
+
+@lru_cache(maxsize=1_024)  # what follows each other in a log often happened in the same second
+def _second_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def stamp_text(stamp: Stamp) -> str:
@@ -50,7 +58,7 @@ def detail_text(replica: Replica, detail: str) -> str:
 
 def by_stamp(replica: Replica) -> list[Operation]:
     """All operations on a resource that are known here, drafts included, in the order of the log."""
-    return sorted((*replica.history.ops.values(), *replica.drafts), key=lambda op: op.stamp)
+    return sorted((*replica.history.ops.values(), *replica.drafts), key=attrgetter("stamp"))
 
 
 def full_name(id_: OpId) -> str:
@@ -62,7 +70,7 @@ def find(replica: Replica, name: str) -> Operation:
     """The operation that is called `site1:3` or `site1@6f1c9a:3`; of several incarnations the newest.
 
     Where an operation of this name was withdrawn, the name says too little: another one may have it by now."""
-    matches = [op for op in by_stamp(replica) if name in (str(op.id), full_name(op.id))]
+    matches = _called(replica, name)
     for one in replica.withdrawn.values():
         if name in (str(one.op.id), full_name(one.op.id)):
             raise ClientError(_withdrawn_text(name, one, matches), status=409, reason="operation was withdrawn")
@@ -74,6 +82,17 @@ def find(replica: Replica, name: str) -> Operation:
         )
         raise ClientError(text, status=404, reason="no such operation")
     return matches[-1]
+
+
+def _called(replica: Replica, name: str) -> list[Operation]:
+    """The operations of this name, of all incarnations, in the order of the log; without a look at all operations."""
+    number = name.rpartition(":")[2]
+    if not number.isdecimal() or len(number) > _MOST_DIGITS:
+        return []
+    known = [replica.history.ops.get(OpId(origin, int(number))) for origin in replica.history.known]
+    candidates = [*(op for op in known if op), *replica.drafts]
+    matches = [op for op in candidates if name in (str(op.id), full_name(op.id))]
+    return sorted(matches, key=attrgetter("stamp"))
 
 
 def _withdrawn_text(name: str, one: Withdrawn, others: list[Operation]) -> str:
@@ -101,7 +120,8 @@ def names(ids: Iterable[OpId]) -> tuple[str, ...]:
 _EFFECTS = {Rule.VOID: Effect.VOID, Rule.FOLDED: Effect.FOLDED, Rule.ORPHANED: Effect.ORPHANED}
 
 
-def operation_view(replica: Replica, op: Operation) -> OperationView:
+def operation_view(replica: Replica, op: Operation, sites: tuple[str, ...] | None = None) -> OperationView:
+    """`sites`: those of the resource, where a caller has them already."""
     fate = fate_of(replica, op)
     return OperationView(
         id=str(op.id),
@@ -123,7 +143,7 @@ def operation_view(replica: Replica, op: Operation) -> OperationView:
         rule=fate.rule.value if fate else None,
         sentence=fate.rule.sentence if fate else "",
         beaten_by=str(fate.by) if fate and fate.by else None,
-        replies=tuple(reply_view(replica, op, site) for site in sites_of(replica)),
+        replies=tuple(reply_view(replica, op, site) for site in (sites_of(replica) if sites is None else sites)),
     )
 
 
