@@ -126,7 +126,7 @@ class Journal:
 
     def __init__(self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT, in_memory: int = IN_MEMORY) -> None:
         self.path = path
-        self._kept, self._most_kept = kept, most_kept
+        self.kept, self._most_kept = kept, most_kept
         self._lock = Lock()
         self._is_open = False
         with translate_errors(path):
@@ -220,7 +220,7 @@ class Journal:
         last = _one(db, "SELECT coalesce(max(seq), 0) FROM events")
         delivered = _one(db, "SELECT coalesce(min(seq), ?) FROM cursors", last)
         keep_from = _one(
-            db, "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)", self._kept
+            db, "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)", self.kept
         )
         most = _one(
             db,
