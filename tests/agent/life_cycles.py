@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import resource
 import shutil
 import socket
@@ -76,6 +75,7 @@ class MemoryBackend(Backend):
         return Outcome(Result.OK, self.texts.get(run.resource, ""), Timing(time.time_ns() // 1_000_000, 0))
 
     async def read(self, rtype: str, resource: str, request: str) -> Outcome:
+        del rtype, request
         return Outcome(Result.OK, self.texts.get(resource, ""))
 
 
@@ -105,6 +105,11 @@ class Sizes:
             for name, (earlier, now) in pairs.items()
             if now > _MOST_GROWTH * earlier
         ]
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _file_bytes(*paths: Path) -> int:
@@ -154,10 +159,10 @@ class LifeCycles:
             await asyncio.sleep(0.1)
             if self.first is None and (self.done >= cycles // 10 if tenth_s is None else loop.time() >= tenth_s):
                 self.first = self.sizes()
-                print(f"{self.done:8,} cycles: {self.first}  (the first tenth)", flush=True)
+                _say(f"{self.done:8,} cycles: {self.first}  (the first tenth)")
             if self.done >= shown + every:
                 rate, shown_now = (self.done - shown) / (loop.time() - shown_s), self.done
-                print(f"{shown_now:8,} cycles: {rate:.0f} cycles/s, {self.sizes()}, {self.counts()}", flush=True)
+                _say(f"{shown_now:8,} cycles: {rate:.0f} cycles/s, {self.sizes()}, {self.counts()}")
                 shown, shown_s = shown_now, loop.time()
 
     def sizes(self) -> Sizes:
@@ -279,16 +284,16 @@ async def _main(base: Path, cycles: int, minutes: float | None, workers: int) ->
             # The events that are kept anyway should be there after the first tenth: each cycle makes more than ten.
             node.notifier.journal.kept = min(node.notifier.journal.kept, cycles)
         idle_before = await lives.idle_cpu()
-        print(f"at the start: {lives.sizes()}, {idle_before:.1%} of a core at rest", flush=True)
+        _say(f"at the start: {lives.sizes()}, {idle_before:.1%} of a core at rest")
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         await lives.run(cycles, None if minutes is None else began_s + minutes * 60)
         took_s = loop.time() - began_s
-        print(f"{lives.done:,} cycles in {took_s:.0f} s: {lives.done / took_s:.0f} cycles/s", flush=True)
+        _say(f"{lives.done:,} cycles in {took_s:.0f} s: {lives.done / took_s:.0f} cycles/s")
         await lives.at_rest()
         idle_after = await lives.idle_cpu()
         end = lives.sizes()
-        print(f"at rest: {end}, {lives.counts()}, {idle_after:.1%} of a core", flush=True)
+        _say(f"at rest: {end}, {lives.counts()}, {idle_after:.1%} of a core")
     problems = end.excess(lives.first or end)
     if idle_after > max(_LEAST_IDLE_CPU, _MOST_GROWTH * idle_before):
         problems.append(f"the sites use {idle_after:.1%} of a core at rest, and used {idle_before:.1%} at their start")
@@ -302,14 +307,14 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=12, metavar="N", help="cycles at the same time (12)")
     arguments = parser.parse_args()
     if not _knows_tombstones():
-        print("limits.tombstone is not there: deleted resources stay, so the stores grow", flush=True)
+        _say("limits.tombstone is not there: deleted resources stay, so the stores grow")
     base = Path(tempfile.mkdtemp(prefix="cheops-lives-"))
     try:
         problems = uvloop.run(_main(base, arguments.cycles, arguments.minutes, arguments.workers))
     finally:
         shutil.rmtree(base, ignore_errors=True)
     for problem in problems:
-        print(f"FAILED: {problem}", flush=True)
+        _say(f"FAILED: {problem}")
     return 1 if problems else 0
 
 
