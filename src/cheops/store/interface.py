@@ -125,8 +125,8 @@ class Store(Protocol):
     def free_bytes(self) -> int:
         """Bytes of the store that are used again before it grows. Never waits."""
 
-    def space(self) -> Space:
-        """How large the store is. Reads much: not for every request."""
+    def space(self, *, is_brief: bool = False) -> Space:
+        """How large the store is. Without `is_brief` it looks at all documents."""
 
     def shrink(self) -> bool:
         """Give some free space back to the file system, in some milliseconds. To be called at rest, again while it

@@ -210,7 +210,8 @@ class MemoryStore:
         else:
             self._notes[name] = encode_plain(note)
 
-    def space(self) -> Space:
+    def space(self, *, is_brief: bool = False) -> Space:
+        del is_brief
         self._check_open()
         with self._lock:
             dead = {row.put.resource for row in self._rows.values() if row.put.state == DELETED}

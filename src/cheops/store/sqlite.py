@@ -15,6 +15,7 @@ another for a site. No number is given twice, even when the document that had it
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -441,17 +442,13 @@ class SQLiteStore:
 
     # -- the file --------------------------------------------------------------------------------
 
-    def space(self) -> Space:
-        (documents,) = self._rows("SELECT count(*) FROM documents")[0]
-        (dead,) = self._rows(_DEAD, DELETED, _MOST_TOMBSTONES)[0]
-        return Space(
-            space.file_bytes(self.path),
-            self.free_bytes,
-            space.file_bytes(space.log_of(self.path)),
-            documents,
-            self.states().get(DELETED, 0),
-            dead,
-        )
+    def space(self, *, is_brief: bool = False) -> Space:
+        found = Space(space.file_bytes(self.path), self.free_bytes, space.file_bytes(space.log_of(self.path)))
+        if is_brief:
+            return found
+        ((documents,),) = self._rows("SELECT count(*) FROM documents")
+        ((dead,),) = self._rows(_DEAD, DELETED, _MOST_TOMBSTONES)
+        return replace(found, documents=documents, dead_resources=self.states().get(DELETED, 0), dead=dead)
 
     def shrink(self) -> bool:
         with self._write_lock, translate_errors(self.path):

@@ -11,7 +11,7 @@ place that chooses.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -438,6 +438,15 @@ class HttpBackend(Backend):
             await self.copies.welcome(resource)
         else:
             await self.copies.send_away(resource)
+
+    async def forget(self, resources: Collection[str]) -> None:
+        await self.copies.forget(one for one in resources if not self._is_known(one))
+        await self.copies.shrink()
+
+    def _is_known(self, resource: str) -> bool:
+        """Whether a resource was created again: a name that clients chose has the same id then."""
+        replica = self.context.replica(resource)
+        return replica is not None and bool(replica.history.known or replica.drafts)
 
     async def resolved(self, rtype: str, resource: str, payload: Command, *, happened: bool) -> None:
         """What happened has made a copy here, or deleted it. An id that the service gave is not known to anybody."""
