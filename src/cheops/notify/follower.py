@@ -24,7 +24,7 @@ from cheops.store.codec import id_of, is_shared
 from cheops.store.interface import Store
 
 _PAGE = 500
-_REMEMBERED = 10_000  # operations whose types are known without reading the store
+_REMEMBERED = 2_000  # operations whose types are known without reading the store: replies come soon after them
 _FORGETTABLE = ("op", "reply", "ledger")
 # Decided without effect: no other site runs the operation, so its summary is complete at once.
 _RUN_NOWHERE_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}

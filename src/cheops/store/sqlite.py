@@ -43,7 +43,7 @@ from cheops.store.database import (
 from cheops.store.interface import Change, CodecError, DamagedError, StoreError, recovered_from
 from cheops.store.space import DELETED, Space
 
-_MAX_CACHED_RESOURCES = 10_000  # whose sites are cached in memory
+_MAX_CACHED_RESOURCES = 2_000  # whose sites are cached in memory
 _MOST_DAMAGED = 1_000  # resources with damaged documents that are remembered
 
 _UPSERT = (
