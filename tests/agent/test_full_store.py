@@ -63,7 +63,7 @@ def test_replicated_resources_are_deleted_while_the_stores_are_full(tmp_path: Pa
         refused = sites.call("site1", "POST", "/images", {"name": "two"}, "site1 & site2")
         assert (refused.status, b"clients.store_size" in refused.body) == (507, True)
         assert [item["name"] for item in sites.images("site1")] == ["one"]
-        until(lambda: sites._all_up(), "for the sites to see each other")
+        until(sites._all_up, "for the sites to see each other")
         deleted = sites.call("site2", "DELETE", f"/images/{meta_id}", Cheops_Wait="all")
         assert deleted.status in (200, 204), deleted.body
         until(lambda: not sites.images("site1") and not sites.images("site2"), "for the deletion")
