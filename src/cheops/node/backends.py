@@ -207,12 +207,16 @@ class Backends:
                     await self._release(pump, references, key, resource, id_)
                 self._is_first_look = False
 
-    async def forget_dropped(self, store: Store, in_thread: InThread) -> None:
-        """Have all backends forget the resources of which nothing is left. After a failure they are named again."""
+    async def forget_dropped(self, store: Store, in_thread: InThread) -> list[str]:
+        """Have all backends forget the resources of which nothing is left, and give their names. After a failure they
+        are named again."""
+        forgotten: list[str] = []
         while dropped := await in_thread(store.dropped, _MOST_DROPPED):
             for backend in self._by_name.values():
                 await backend.forget(dropped)
             await in_thread(store.clear_dropped, dropped)
+            forgotten += dropped
+        return forgotten
 
     async def _report_move(self, replica: Replica) -> None:
         if replica.type.name in self._types and (replica.is_involved or replica.history.site_list):

@@ -31,7 +31,8 @@ class SpaceRelease:
         while True:
             await asyncio.sleep(jittered(_LOOK_S, 0.1))
             try:
-                await self._node.backends.forget_dropped(self._node.store, self._node.in_store_thread)
+                dropped = await self._node.backends.forget_dropped(self._node.store, self._node.in_store_thread)
+                self._node.drifted.difference_update(dropped)
                 if self._is_at_rest():
                     await self._shrink()
             except StoreError as error:

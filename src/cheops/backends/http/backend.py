@@ -441,7 +441,6 @@ class HttpBackend(Backend):
 
     async def forget(self, resources: Collection[str]) -> None:
         await self.copies.forget(one for one in resources if not self._is_known(one))
-        await self.copies.shrink()
 
     def _is_known(self, resource: str) -> bool:
         """Whether a resource was created again: a name that clients chose has the same id then."""

@@ -260,6 +260,7 @@ _NO_TRY = "DELETE FROM tries WHERE meta_id = ?"
 _NO_APPROVAL = "DELETE FROM approvals WHERE meta_id = ?"
 _FORGET_APPROVALS = "DELETE FROM approvals WHERE rowid <= (SELECT max(rowid) FROM approvals) - ?"
 _MAX_APPROVALS = 10_000
+_REST_S = 5.0  # without writes, after which the file gives space back
 
 
 _Rows = tuple[list[tuple[Copy, bool]], list[tuple[str, str]], list[tuple[str, str]]]
@@ -280,6 +281,7 @@ class Copies:
         self._path = path
         self._thread = ThreadPoolExecutor(1, "copies")
         self._connection: sqlite3.Connection | None = None
+        self._shrink_timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._take(*await asyncio.get_running_loop().run_in_executor(self._thread, self._open))
@@ -361,16 +363,18 @@ class Copies:
         if known:
             await self._write([(statement, (one,)) for one in known for statement in (_DROP, _NO_TRY, _NO_APPROVAL)])
 
-    async def shrink(self) -> None:
-        """Give free space back to the file system. For a site at rest."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._shrink)
-
     async def close(self) -> None:
+        if self._shrink_timer:
+            self._shrink_timer.cancel()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
     async def _write(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
+        loop = asyncio.get_running_loop()
+        if self._shrink_timer:
+            self._shrink_timer.cancel()
+        self._shrink_timer = loop.call_later(_REST_S, self._thread.submit, self._shrink)
+        await loop.run_in_executor(self._thread, self._commit, rows)
 
     def _open(self) -> _Rows:
         with translate_errors(self._path):
