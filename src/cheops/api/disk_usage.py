@@ -41,7 +41,7 @@ class DiskUsage:
 
 
 async def disk_usage(node: Node, *, is_brief: bool = False) -> DiskUsage:
-    """`is_brief`: without the numbers for which all documents would be read."""
+    """`is_brief`: without the numbers of documents."""
     return await asyncio.to_thread(_disk_usage, node, is_brief)
 
 

@@ -126,7 +126,7 @@ class Store(Protocol):
         """Bytes of the store that are used again before it grows. Never waits."""
 
     def space(self, *, is_brief: bool = False) -> Space:
-        """How large the store is. Without `is_brief` it looks at all documents."""
+        """How large the store is; with `is_brief` without the numbers of documents."""
 
     def shrink(self) -> bool:
         """Give some free space back to the file system, in some milliseconds. To be called at rest, again while it

@@ -17,6 +17,7 @@ MAX_LOG_BYTES = 16 * 1024 * 1024
 STEP_PAGES = 128  # half a MiB at a time: a commit waits for some milliseconds
 _LOG_BYTES = 256 * 1024  # a smaller log is not worth a sync
 
+MOST_COUNTED = 100_000  # documents, and tombstones for their size: more would take long
 DELETED = "deleted"  # the state of a resource of which only a tombstone is left, see cheops.engine.health
 
 # Below these, space is kept for what is written next: a file that always shrinks and grows would be written twice.
@@ -31,9 +32,9 @@ class Space:
     file: int  # with its free pages
     free: int  # in free pages of the file
     log: int  # the write-ahead log
-    documents: int = 0  # their number
+    documents: int = 0  # their number, up to MOST_COUNTED
     dead_resources: int = 0  # deleted ones, of which a tombstone is left until it is forgotten, too
-    dead: int = 0  # in documents of those
+    dead: int = 0  # in documents of those, up to MOST_COUNTED of them
 
     @property
     def live(self) -> int:

@@ -41,7 +41,7 @@ from cheops.store.database import (
     translate_errors,
 )
 from cheops.store.interface import Change, CodecError, DamagedError, StoreError, recovered_from
-from cheops.store.space import DELETED, Space
+from cheops.store.space import DELETED, MOST_COUNTED, Space
 
 _MAX_CACHED_RESOURCES = 2_000  # whose sites are cached in memory
 _MOST_DAMAGED = 1_000  # resources with damaged documents that are remembered
@@ -207,7 +207,6 @@ def _row(put: Put, seq: int | None) -> tuple[object, ...]:
 
 
 _SHRINK_EVERY = 256  # commits
-_MOST_TOMBSTONES = 10_000  # that are read for their size
 _DEAD = """
 SELECT coalesce(sum(length(body)), 0) FROM documents
 WHERE resource IN (SELECT resource FROM documents WHERE state = ? LIMIT ?)
@@ -446,8 +445,8 @@ class SQLiteStore:
         found = Space(space.file_bytes(self.path), self.free_bytes, space.file_bytes(space.log_of(self.path)))
         if is_brief:
             return found
-        ((documents,),) = self._rows("SELECT count(*) FROM documents")
-        ((dead,),) = self._rows(_DEAD, DELETED, _MOST_TOMBSTONES)
+        ((documents,),) = self._rows("SELECT count(*) FROM (SELECT 1 FROM documents LIMIT ?)", MOST_COUNTED)
+        ((dead,),) = self._rows(_DEAD, DELETED, MOST_COUNTED)
         return replace(found, documents=documents, dead_resources=self.states().get(DELETED, 0), dead=dead)
 
     def shrink(self) -> bool:

@@ -121,6 +121,9 @@ class WorstResource(Struct, frozen=True, kw_only=True):
     hint: Annotated[str, doc("What to do; empty: it continues by itself.", "cheops repair counter")]
 
 
+_MOST_COUNTED = 100_000
+
+
 class SpaceUse(Struct, frozen=True, kw_only=True):
     """What a site takes of its disk, in bytes where nothing else is said."""
 
@@ -133,15 +136,16 @@ class SpaceUse(Struct, frozen=True, kw_only=True):
     journal: Annotated[int, doc("The journal of events.", 1_000_000)]
     replicas: Annotated[int, doc("Ids of replicated resources.", 50_000)]
     audit: Annotated[int, doc("The audit log.", 400_000)]
-    documents: Annotated[int, doc("The number of documents.", 600)]
+    documents: Annotated[int, doc("The number of documents, counted up to 100,000.", 600)]
     deleted: Annotated[int, doc("The number of deleted resources of which a tombstone is left.", 12)]
 
     def in_words(self) -> str:
+        more = "more than " if self.documents >= _MOST_COUNTED else ""
         dead = f"{size_text(self.dead)} in {self.deleted:,} tombstones, " if self.deleted else ""
         others = {"files": self.files, "journal": self.journal, "replicas": self.replicas, "audit log": self.audit}
         rest = "".join(f", {name} {size_text(n)}" for name, n in others.items() if n)
         return (
-            f"{size_text(self.total)}: store {size_text(self.live)} live in {self.documents:,} documents, {dead}"
+            f"{size_text(self.total)}: store {size_text(self.live)} live in {more}{self.documents:,} documents, {dead}"
             f"{size_text(self.free)} free, log {size_text(self.wal)}{rest}"
         )
 
