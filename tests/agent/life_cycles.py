@@ -47,7 +47,9 @@ SITES = ("site1", "site2", "site3")
 _MOST_GROWTH = 1.5
 _TOMBSTONE_S = 3  # how long the sites keep what is left of a deleted resource
 _IDLE_S = 2  # after which a resource leaves memory
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
+_LOOKS = 3  # at the sizes, without a difference
+_KEPT_BY_TIME = 20_000  # events, if the number of cycles is not known
 _REST_S = 5.0  # over which the processor time at rest is measured
 _LEAST_IDLE_CPU = 0.10  # of a core, for three sites: below this a difference is noise
 _TYPE: dict[str, Any] = {
@@ -184,15 +186,21 @@ class LifeCycles:
         return f"in the store of {node.name}: {states or 'no resource'}; {in_memory:,} replicas in memory"
 
     async def at_rest(self) -> None:
-        """Wait until nothing is in memory, and nothing becomes less."""
+        """Wait until the stores have forgotten what can be forgotten, and until nothing becomes less."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _PATIENCE_S
+        while knows_tombstones() and self.resources() and loop.time() < end_s:
+            await asyncio.sleep(0.5)
         before, same = None, 0
-        while loop.time() < end_s and same < 3:
+        while loop.time() < end_s and same < _LOOKS:
             await asyncio.sleep(2.0)
             now = (self.counts(), self.sizes().store, self.sizes().wal)
             same = same + 1 if now == before else 0
             before = now
+
+    def resources(self) -> int:
+        """How many resources the stores have, tombstones included."""
+        return sum(sum(node.store.states().values()) for node in self.nodes)
 
     async def idle_cpu(self) -> float:
         """The share of a core that all sites use at rest."""
@@ -229,7 +237,7 @@ def configure(base: Path, name: str, ports: dict[str, int]) -> Path:
     folder.mkdir(parents=True)
     # Three sites share one thread here: without a longer `resend` they would send much of what is on its way again.
     limits: dict[str, Any] = {"idle": f"{_IDLE_S}s", "resend": "3s"}
-    if _knows_tombstones():
+    if knows_tombstones():
         limits["tombstone"] = f"{_TOMBSTONE_S}s"
     config = {
         "site": name,
@@ -247,7 +255,7 @@ def configure(base: Path, name: str, ports: dict[str, int]) -> Path:
     return path
 
 
-def _knows_tombstones() -> bool:
+def knows_tombstones() -> bool:
     """Whether deleted resources are dropped after a time that can be configured."""
     return any(one.name == "tombstone_ms" for one in fields(Limits))
 
@@ -277,12 +285,16 @@ async def running_sites(base: Path) -> AsyncIterator[list[Node]]:
         yield nodes
 
 
+def keep_events(nodes: list[Node], most: int) -> None:
+    """All events that are kept anyway should be there after the first tenth. Each cycle makes more than ten."""
+    for node in nodes:
+        node.notifier.journal.kept = min(node.notifier.journal.kept, most)
+
+
 async def _main(base: Path, cycles: int, minutes: float | None, workers: int) -> list[str]:
     async with running_sites(base) as nodes:
         lives = LifeCycles(base, nodes, workers)
-        for node in nodes:
-            # The events that are kept anyway should be there after the first tenth: each cycle makes more than ten.
-            node.notifier.journal.kept = min(node.notifier.journal.kept, cycles)
+        keep_events(nodes, cycles if minutes is None else _KEPT_BY_TIME)
         idle_before = await lives.idle_cpu()
         _say(f"at the start: {lives.sizes()}, {idle_before:.1%} of a core at rest")
         loop = asyncio.get_running_loop()
@@ -292,9 +304,11 @@ async def _main(base: Path, cycles: int, minutes: float | None, workers: int) ->
         _say(f"{lives.done:,} cycles in {took_s:.0f} s: {lives.done / took_s:.0f} cycles/s")
         await lives.at_rest()
         idle_after = await lives.idle_cpu()
-        end = lives.sizes()
+        end, left = lives.sizes(), lives.resources()
         _say(f"at rest: {end}, {lives.counts()}, {idle_after:.1%} of a core")
     problems = end.excess(lives.first or end)
+    if left and knows_tombstones():
+        problems.append(f"the stores still have {left:,} deleted resources")
     if idle_after > max(_LEAST_IDLE_CPU, _MOST_GROWTH * idle_before):
         problems.append(f"the sites use {idle_after:.1%} of a core at rest, and used {idle_before:.1%} at their start")
     return problems
@@ -306,7 +320,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, metavar="M", help="ends earlier than N cycles")
     parser.add_argument("--workers", type=int, default=12, metavar="N", help="cycles at the same time (12)")
     arguments = parser.parse_args()
-    if not _knows_tombstones():
+    if not knows_tombstones():
         _say("limits.tombstone is not there: deleted resources stay, so the stores grow")
     base = Path(tempfile.mkdtemp(prefix="cheops-lives-"))
     try:
