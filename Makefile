@@ -77,7 +77,7 @@ format: $(VENV)/.installed ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hostile inputs, the experiments 20 times
+soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hostile inputs, the experiments 20 times, an hour of short lives
 	$(BIN)/cheops sim --seeds 10000 --sites 3
 	for profile in hostile network crashes moving joins quiet rules policed; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
 	for profile in members reborn kinds remedies; do $(BIN)/cheops sim --seeds 2000 --sites 4 --profile $$profile || exit 1; done
@@ -88,6 +88,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
 	$(BIN)/python -m tests.gateway.chaos --minutes 10
 	$(BIN)/python -m tests.agent.status_chaos --minutes 30
+	$(BIN)/python -m tests.agent.life_cycles --minutes 60
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md

@@ -10,6 +10,7 @@ _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _BLANK_LETTERS = frozenset(
     map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0))
 )
+_KIB, _FEW = 1024, 10  # below 10 a number has a digit after its point
 
 
 def is_invisible(character: str) -> bool:
@@ -80,3 +81,12 @@ def duration_text(duration_ms: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} h"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people: 512 B, 20 KiB, 3.5 MiB."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= _KIB and len(units) > 1:
+        size, _ = size / _KIB, units.pop(0)
+    digits = 1 if size < _FEW and units[0] != "B" else 0
+    return f"{size:,.{digits}f} {units[0]}"

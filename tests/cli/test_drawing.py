@@ -22,7 +22,15 @@ from cheops.api.models.operations import (
     Verification,
     WouldSupersede,
 )
-from cheops.api.models.resources import ResourceStatus, SiteHealth, SiteStatus, StateCounts, Trouble, WorstResource
+from cheops.api.models.resources import (
+    ResourceStatus,
+    SiteHealth,
+    SiteStatus,
+    SpaceUse,
+    StateCounts,
+    Trouble,
+    WorstResource,
+)
 from cheops.api.models.site import Check, Checks, Level
 from cheops.cli.exec import (
     ConnectionLostError,
@@ -196,6 +204,21 @@ def test_status_says_who_lacks_what() -> None:
     assert "DIGEST" in drawn(draw_status, found, wide=True)[2]
 
 
+SPACE = SpaceUse(
+    total=5_500_000,
+    live=2_000_000,
+    dead=9_000,
+    free=512,
+    wal=1_000_000,
+    files=0,
+    journal=2_000_000,
+    replicas=90_000,
+    audit=400_000,
+    documents=1_200,
+    deleted=3,
+)
+
+
 def site_health(unreachable: tuple[str, ...] = (), **counts: int) -> SiteHealth:
     names = ("converged", "converging", "diverged", "order_not_enforced", "unknown")
     states = StateCounts(**{name: counts.get(name, 0) for name in names})
@@ -206,6 +229,7 @@ def site_health(unreachable: tuple[str, ...] = (), **counts: int) -> SiteHealth:
         states=states,
         unreachable=unreachable,
         worst=(worst,) if states.diverged else (),
+        space=SPACE,
     )
 
 
@@ -218,6 +242,10 @@ def test_the_status_of_a_site_counts_its_resources_and_shows_the_worst() -> None
         ["unknown", "1"],
     ]
     assert "unreachable now: site3; what is shown there is what was last reported" in out
+    assert (
+        "disk: 5.2 MiB: store 1.9 MiB live in 1,200 documents, 8.8 KiB in 3 tombstones, 512 B free, log 977 KiB, "
+        "journal 1.9 MiB, replicas 88 KiB, audit log 391 KiB"
+    ) in out
     assert out[-2:] == ["DIVERGED  n: a sentence", "  cheops repair n"]
 
 

@@ -38,6 +38,8 @@ _PATIENCE_S = 120.0
 _END_S = 20.0
 _VARYING = (
     (re.compile(r"free space: [\d,]+ MiB"), "free space: SOME MiB"),
+    (re.compile(r"quota: [\d.,]+ [KM]?i?B of"), "quota: SOME of"),
+    (re.compile(r"disk usage: .*"), "disk usage: SOME"),
     (re.compile(r"[+-]\d+ ms\b"), "+0 ms"),
     (re.compile(r"\d+\.\d+ ms away"), "SOME ms away"),
     (re.compile(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT"), "DATE"),

@@ -427,7 +427,7 @@ def test_nothing_is_taken_that_would_fill_the_disk(tmp_path: Path) -> None:
 def test_room_is_looked_at_once_a_second(tmp_path: Path) -> None:
     now, store = [0.0], tmp_path / "store.db"
     store.write_bytes(b"x" * 10)
-    room = DiskQuota(store, 10, DiskRoom(tmp_path, 1), lambda: now[0])
+    room = DiskQuota(store, 10, DiskRoom(tmp_path, 1), now_s=lambda: now[0])
     room.check()
     (tmp_path / "store.db-wal").write_bytes(b"x")
     room.check()

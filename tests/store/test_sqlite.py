@@ -11,8 +11,9 @@ import pytest
 
 from cheops.engine.documents import Document, Ledger, Peers, SiteClock, key_of
 from cheops.log.causality import Clock
-from cheops.store import database, sqlite
+from cheops.store import database, space, sqlite
 from cheops.store.interface import StoreError
+from cheops.store.space import pragma
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import COUNTER, draft, forget, keys, operation, reply, save
 
@@ -133,18 +134,54 @@ def test_the_log_stays_bounded(path: Path) -> None:
         assert log.stat().st_size < 10_000_000
 
 
-def test_space_that_forgetting_set_free_is_given_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "_TIDY_EVERY", 1)
-    monkeypatch.setattr(sqlite, "_TIDY_FROM_PAGES", 10)
+def test_space_that_forgetting_set_free_is_given_back_under_load(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_SHRINK_EVERY", 1)
+    monkeypatch.setattr(space, "_BUSY_PAGES", 10)
     ops = [operation("r", seq, line="x" * 4_000) for seq in range(1, 501)]
     with closing(SQLiteStore(path)) as store:
         store.commit([save(*ops)])
-        pages = store._pragma("page_count")
+        pages = pragma(store._connection, "page_count")
         store.commit([forget(*ops)])
-        for n in range(1, 5):
+        for n in range(1, 11):
             store.commit([save(reply("r", n))])
-        assert store._pragma("page_count") < pages / 5
-        assert feed(store) == keys(reply("r", n) for n in range(1, 5))
+        assert pragma(store._connection, "page_count") < pages / 2
+        assert feed(store) == keys(reply("r", n) for n in range(1, 11))
+
+
+def test_at_rest_file_and_log_become_small(path: Path) -> None:
+    ops = [operation("r", seq, line="x" * 4_000) for seq in range(1, 1_001)]
+    log = path.with_name(path.name + "-wal")
+    with closing(SQLiteStore(path)) as store:
+        store.commit([save(*ops)])
+        store.commit([save(operation("other", 1)), forget(*ops)])
+        assert path.stat().st_size + log.stat().st_size > 4_000_000
+        assert store.free_bytes == store.space().free > 3_000_000
+        steps = 0
+        while store.shrink():
+            steps += 1
+        assert steps > 2  # small ones, so that a commit need not wait for all
+        assert path.stat().st_size < 500_000
+        assert log.stat().st_size == 0
+        assert feed(store) == keys([operation("other", 1)])
+        store.commit([save(operation("other", 2))])
+    with closing(SQLiteStore(path)) as store:
+        assert len(store.load("other")) == 2
+
+
+def test_a_reader_does_not_hold_up_shrinking_nor_the_other_way_round(path: Path) -> None:
+    ops = [operation("r", seq, line="x" * 4_000) for seq in range(1, 501)]
+    log = path.with_name(path.name + "-wal")
+    with closing(SQLiteStore(path)) as store:
+        store.commit([save(*ops)])
+        reading = store._reader.execute("SELECT id FROM documents")
+        reading.fetchone()
+        store.commit([forget(*ops)])
+        while store.shrink():
+            pass
+        assert log.stat().st_size > 0  # the reader needs it
+        assert len(reading.fetchall()) == len(ops) - 1
+        store.shrink()
+        assert log.stat().st_size == 0
 
 
 # -- versions --------------------------------------------------------------------------------------------
@@ -200,7 +237,7 @@ def test_migrations_run_once_and_in_order(path: Path, monkeypatch: pytest.Monkey
     for _ in range(2):
         with closing(SQLiteStore(path)) as store:
             assert store._connection.execute("SELECT * FROM second").fetchall() == [("third",)]
-            assert store._pragma("user_version") == len(database.MIGRATIONS)
+            assert pragma(store._connection, "user_version") == len(database.MIGRATIONS)
             assert len(store.load("counter")) == 4
 
 

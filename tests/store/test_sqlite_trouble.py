@@ -11,6 +11,7 @@ import pytest
 
 from cheops.engine.documents import key_of
 from cheops.store.interface import DamagedError, StoreError
+from cheops.store.space import pragma
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import COUNTER, keys, operation, reply, save
 from tests.support.command import ROOT
@@ -37,8 +38,8 @@ def test_a_disk_that_is(trouble: str, tmp_path: Path) -> None:
 def test_a_store_that_cannot_grow(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         store.commit([save(operation("r", 1, ("lyon",)))])
-        before = store._pragma("max_page_count")
-        store._connection.execute(f"PRAGMA max_page_count = {store._pragma('page_count')}")
+        before = pragma(store._connection, "max_page_count")
+        store._connection.execute(f"PRAGMA max_page_count = {pragma(store._connection, 'page_count')}")
         with pytest.raises(StoreError, match="there is no space left for it: free some, and try again"):
             store.commit([save(operation("r", 2), operation("r", 3, line="x" * 100_000))])
         with pytest.raises(StoreError, match="there is no space left"):

@@ -367,3 +367,39 @@ def test_a_commit_that_fails_counts_nothing(store: Store) -> None:
     with pytest.raises(CodecError):
         store.commit([save(in_state("r", "diverged"), operation("r", 1, line="x" * 9_000_000))])
     assert store.states() == {"converged": 1}
+
+
+# -- space -------------------------------------------------------------------------------------------------
+
+
+def test_a_resource_without_documents_is_reported_until_everybody_has_forgotten_it(store: Store) -> None:
+    both = operation("gone", 1), operation("stays", 1)
+    store.commit([save(*both)])
+    assert store.dropped() == ()
+    store.commit([forget(both[0])])
+    assert store.dropped() == ("gone",)
+    store.clear_dropped(["gone"])
+    assert store.dropped() == ()
+
+
+def test_a_resource_that_is_created_again_is_not_reported(store: Store) -> None:
+    store.commit([save(operation("r", 1))])
+    store.commit([forget(operation("r", 1))])
+    store.commit([save(operation("r", 2))])
+    assert store.dropped() == ()
+    store.commit([forget(operation("r", 2))])
+    assert store.dropped() == ("r",)
+    store.commit([save(operation("r", 3))])
+    store.clear_dropped([])
+    store.commit([save(operation("other", 1))])
+    assert store.dropped() == ()
+
+
+def test_space_tells_live_from_dead(store: Store) -> None:
+    store.commit([save(operation("r", 1), Ledger("r", state="converged"))])
+    live = store.space()
+    assert (live.documents, live.dead_resources, live.dead) == (2, 0, 0)
+    store.commit([save(operation("d", 1), Ledger("d", state="deleted"))])
+    both = store.space()
+    assert (both.documents, both.dead_resources) == (4, 1)
+    assert both.dead > 0

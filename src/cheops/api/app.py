@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import Scope
 
 from cheops.api import metrics
+from cheops.api.disk_usage import disk_usage
 from cheops.api.endpoints import BASE, ENDPOINTS, Endpoint
 from cheops.api.forms import form_routes
 from cheops.api.guard import Guard, guarded
@@ -52,7 +53,8 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
         if gateway:
             await gateway.refresh()
         states = await state_counts(node)
-        return Response(metrics.metrics(node, states, gateway), media_type=metrics.MEDIA_TYPE)
+        usage = await disk_usage(node, is_brief=True)
+        return Response(metrics.metrics(node, states, usage, gateway), media_type=metrics.MEDIA_TYPE)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", serve_metrics)]
 

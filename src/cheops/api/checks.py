@@ -15,6 +15,7 @@ from msgspec import structs
 
 from cheops import __version__
 from cheops.api.configuration_checks import configuration_checks, type_checks
+from cheops.api.disk_usage import usage_check
 from cheops.api.health import resource_checks
 from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.models.site import make_check as _check
@@ -60,6 +61,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     results = [
         *await asyncio.to_thread(lambda: list(configuration_checks(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
+        await usage_check(node),
         *_own_clock(node.mesh.common_clock),
         *(_clock(peer) for peer in peers if peer.clock),
         *(check for peer in peers for check in type_checks(node, peer)),

@@ -7,6 +7,7 @@ cheops.engine.health.
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from cheops.api.disk_usage import disk_usage, space_use
 from cheops.api.models.resources import ResourceStatus, SiteHealth, StateCounts, WorstResource, cure_of
 from cheops.api.models.resources import State as StateName
 from cheops.api.models.site import Check, make_check
@@ -38,6 +39,7 @@ async def site_health(node: Node) -> SiteHealth:
         states=StateCounts(**{state.value.replace("-", "_"): n for state, n in counts.items()}),
         unreachable=tuple(sorted(set(node.snapshot().sites) - set(node.mesh.up) - {node.name})),
         worst=worst,
+        space=space_use(await disk_usage(node)),
     )
 
 

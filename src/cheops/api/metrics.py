@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
+from cheops.api.disk_usage import DiskUsage
 from cheops.api.notifications import notification_metrics
 from cheops.engine.evidence import pending_at
 from cheops.engine.health import State
@@ -18,9 +19,9 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[Mapping[str, str], float]
 
 
-def metrics(node: Node, states: Mapping[State, int], gateway: Gateway | None = None) -> str:
+def metrics(node: Node, states: Mapping[State, int], usage: DiskUsage, gateway: Gateway | None = None) -> str:
     """`states`: how many resources are in each state."""
-    families = (*_families(node, states), *(_gateway(gateway) if gateway else ()))
+    families = (*_families(node, states), *_disk(node, usage), *(_gateway(gateway) if gateway else ()))
     return "".join(f"{line}\n" for family in families for line in family)
 
 
@@ -33,7 +34,7 @@ def _families(node: Node, states: Mapping[State, int]) -> Iterator[Iterable[str]
         "Events since the start, as in /api/v1/events.",
         [({"kind": kind, "status": status}, n) for (kind, status), n in sorted(events.items())],
     )
-    yield _family("cheops_ready", "gauge", "Whether operations are taken.", [({}, node.pump.trouble is None)])
+    yield _family("cheops_ready", "gauge", "Whether operations are accepted.", [({}, node.problem is None)])
     yield _family(
         "cheops_resources",
         "gauge",
@@ -70,6 +71,13 @@ def _families(node: Node, states: Mapping[State, int]) -> Iterator[Iterable[str]
         yield _family("cheops_certificate_seconds_left", "gauge", "Until the certificate ends.", [({}, left_s)])
     yield from (_family(*family) for family in notification_metrics(node))
     yield from _peers(node)
+
+
+def _disk(node: Node, usage: DiskUsage) -> Iterator[Iterable[str]]:
+    kinds = [({"kind": kind}, size) for kind, size in usage.kinds().items()]
+    yield _family("cheops_store_bytes", "gauge", "The files of the site. live, free, wal: the store.", kinds)
+    limit = node.config.clients.store_bytes
+    yield _family("cheops_store_limit_bytes", "gauge", "clients.store_size, for live and wal.", [({}, limit)])
 
 
 def _peers(node: Node) -> Iterator[Iterable[str]]:

@@ -7,7 +7,7 @@ first run and `close` after the last. Runs of one resource never overlap; runs o
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -202,6 +202,15 @@ class Backend(ABC):
 
     async def resource_moved(self, resource: str, *, is_here: bool) -> None:
         """The list of sites of a resource has changed; `is_here`: this site is in it."""
+
+    async def forget(self, resources: Collection[str]) -> None:
+        """These resources were deleted at all their sites a while ago, and nothing of them is left in the log: whatever
+        the backend keeps about them besides the application's own data can go. Called again after a crash, so it may
+        name resources that are forgotten already, and at every backend, so it may name those of others.
+
+        A resource may be created again under the same id: the agent calls this while nothing of it runs, and what
+        `context.replica` knows to have operations is not to be forgotten.
+        """
 
     async def resolved(self, rtype: str, resource: str, payload: Command, *, happened: bool) -> None:
         """The operator says whether an operation whose outcome was unknown took effect here. Raise `ClientError` if it

@@ -129,6 +129,7 @@ def draw_health(out: Console, health: "SiteHealth") -> None:
             rows.add_row(Text(name.replace("_", "-"), style=style), f"{count:,}", meaning)
     out.print()
     print_table(out, rows)
+    out.print(f"\ndisk: {health.space.in_words()}", soft_wrap=True)
     if health.unreachable:
         names = ", ".join(map(printable, health.unreachable))
         out.print(f"\nunreachable now: {names}; what is shown there is what was last reported", soft_wrap=True)

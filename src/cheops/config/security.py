@@ -137,8 +137,8 @@ class ClientsConfig(Section):
     store_bytes: int = setting(
         SIZE,
         64 * GIB,
-        "Largest store. Above this size the agent refuses operations from clients until space is free again. It still "
-        "accepts what other sites send.",
+        "Largest store, without its free pages. Above this size the agent refuses new operations from clients, and is "
+        "not ready, until space is free again. It still accepts deletions, and what other sites send.",
         key="store_size",
     )
     free_bytes: int = setting(

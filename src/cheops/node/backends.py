@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.protocol import Backend, BackendContext, FileAccess, Finding, ReportRefusal
@@ -25,9 +26,18 @@ from cheops.node.pump import Pump
 from cheops.peers.files import FileFetcher
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named
 from cheops.store.files import FileReferences, FileStore
+from cheops.store.interface import Store
 
 _MAINTAIN_S = 1.0
+_MOST_DROPPED = 500  # resources that backends forget at a time
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Calls something in a thread that may block."""
+
+    async def __call__(self, call: Callable[..., T], *args: Any) -> T: ...
 
 
 class Backends:
@@ -196,6 +206,17 @@ class Backends:
                 for key, resource, id_ in references.releasable():
                     await self._release(pump, references, key, resource, id_)
                 self._is_first_look = False
+
+    async def forget_dropped(self, store: Store, in_thread: InThread) -> list[str]:
+        """Have all backends forget the resources of which nothing is left, and give their names. After a failure they
+        are named again."""
+        forgotten: list[str] = []
+        while dropped := await in_thread(store.dropped, _MOST_DROPPED):
+            for backend in self._by_name.values():
+                await backend.forget(dropped)
+            await in_thread(store.clear_dropped, dropped)
+            forgotten += dropped
+        return forgotten
 
     async def _report_move(self, replica: Replica) -> None:
         if replica.type.name in self._types and (replica.is_involved or replica.history.site_list):

@@ -19,7 +19,8 @@ from cheops.node.pump import Pump
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import now
 from cheops.store.room import DiskFullError, DiskRoom
-from cheops.text import duration_text
+from cheops.store.space import file_bytes, log_of
+from cheops.text import duration_text, size_text
 
 _AGAIN_MS = 3_600_000  # a site ends wrong stamps by itself at most this often
 
@@ -74,7 +75,6 @@ class ClockCheck:
 
 
 _LOOK_S = 1.0
-_MIB = 1024 * 1024
 
 
 class DiskQuota:
@@ -85,11 +85,14 @@ class DiskQuota:
         store: Path,
         store_bytes: int,
         room: DiskRoom,
+        free_bytes: Callable[[], int] = lambda: 0,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`free_bytes`: how much of the file is used again before it grows."""
         self._store = store
         self._store_bytes = store_bytes
         self.room = room
+        self._free_bytes = free_bytes
         self._now_s = now_s
         self._looked_s = -_LOOK_S
         self._problem: str | None = None
@@ -108,11 +111,12 @@ class DiskQuota:
 
     def usage(self) -> str:
         """How much of the quota is used."""
-        return f"{self._used_bytes() // _MIB:,} of {self._store_bytes // _MIB:,} MiB (clients.store_size)"
+        return f"{size_text(self._used_bytes())} of {size_text(self._store_bytes)} (clients.store_size)"
 
     def _used_bytes(self) -> int:
-        # The write-ahead log counts too: it can grow as large as the store while readers keep it open.
-        return sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
+        # The write-ahead log counts too: it can grow as large as the store while readers keep it open. Free pages do
+        # not: otherwise a deletion would help only later, when the file has become smaller.
+        return file_bytes(self._store, log_of(self._store)) - self._free_bytes()
 
     def _look(self) -> str | None:
         if problem := self.room.problem():
@@ -123,14 +127,8 @@ class DiskQuota:
             return None  # the store reports what is wrong there
         if used > self._store_bytes:
             return (
-                f"{self._store} has {used // _MIB} MiB, more than clients.store_size allows "
-                f"({self._store_bytes // _MIB} MiB): delete resources, or allow more"
+                f"{self._store} has {size_text(used)}, more than clients.store_size allows "
+                f"({size_text(self._store_bytes)}): delete resources, which is still accepted and frees space once all "
+                "their sites have done it, or raise clients.store_size"
             )
         return None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -44,6 +44,7 @@ from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.own_store import marks_note, open_store, read_kept_marks
 from cheops.node.pump import Pump, wall_ms
 from cheops.node.read_queue import ReadQueue
+from cheops.node.space_release import SpaceRelease
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
@@ -56,7 +57,7 @@ from cheops.peers.links import PeerLinks
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import Prober, now
 from cheops.peers.probes import PeerEvent
-from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
+from cheops.peers.proofs import proofs_of
 from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
@@ -72,7 +73,7 @@ from cheops.store.room import DiskRoom
 _TICK_S = 0.1
 _SAVE_MESH_S = 3.0  # if anything has changed
 _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
-_STORE = "store.db"
+_STORE, FILES = "store.db", "files"  # in the data folder
 _MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried out
 _SNAPSHOT_MS = 1_000
 _MOST_KEY_SOURCES = 2  # further sites to ask for a certificate; each costs a request, and the sender mostly has it
@@ -101,14 +102,14 @@ class Node:
         self.client_limiter = RateLimiter(clients.rate, clients.burst, time.monotonic)
         self.site_limiter = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
         room = DiskRoom(config.data, clients.free_bytes)
-        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, room)
+        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, room, lambda: self.store.free_bytes)
         # With security on; the rest of it is created in `_start_verification`.
         self.keyring = keyring_of(config, self.refusals)
         self.site_keys: SiteKeys | None = None
         self.verifier: DocumentVerifier | None = None
         # The local application, and what operations bring along for it.
         make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
-        self.files = FileStore(config.data / "files", room)
+        self.files = FileStore(config.data / FILES, room)
         self._runner = CommandRunner(max_reads=clients.reads, private=config.private_paths)
         self.read_queue = ReadQueue(clients.reads, clients.reads_each)
         # At another site all reads from here count as this site's, so one client may use only half of that share.
@@ -134,10 +135,10 @@ class Node:
     async def start(self) -> None:
         """Open the store, continue where it ended, and look for the other sites."""
         path = self.config.data / _STORE
-        store, starts = await self._write(open_store, path, self.name)
+        store, starts = await self.in_store_thread(open_store, path, self.name)
         self.store: Store = store
         self.last_seq = store.last_seq()  # of what is committed
-        kept = await self._write(read_kept_marks, store)
+        kept = await self.in_store_thread(read_kept_marks, store)
         self.marks = Watermarks(starts, lambda: (self.last_seq, self.pump.site.clock), self._note_old_copy, kept)
         try:
             await self._start_parts()
@@ -148,11 +149,11 @@ class Node:
     async def _start_parts(self) -> None:
         loop = asyncio.get_running_loop()
         # Before anything is loaded or committed: what this site commits is signed, and journalled.
-        await self._write(start_signing, self.store, self.name, self.keyring)
-        self.store = await self._write(self.notifier.journal_commits, self.store)
-        saved_tokens = await self._write(self.store.note, tokens.NOTE)
+        await self.in_store_thread(start_signing, self.store, self.name, self.keyring)
+        self.store = await self.in_store_thread(self.notifier.journal_commits, self.store)
+        saved_tokens = await self.in_store_thread(self.store.note, tokens.NOTE)
         self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), partial(self._save_durably, tokens.NOTE))
-        saved_head = await self._write(self.store.note, audit.NOTE)
+        saved_head = await self.in_store_thread(self.store.note, audit.NOTE)
         head = msgspec.convert(saved_head, audit.AuditHead) if saved_head else None
         await loop.run_in_executor(None, self.audit.start, head, self._save_audit_head)
         await self._runner.start()
@@ -173,17 +174,17 @@ class Node:
         )
         await self._start_enrollment()
         await self._start_verification()
-        self.alarms.restore(await self._write(self.store.note, alarms.NOTE))
+        self.alarms.restore(await self.in_store_thread(self.store.note, alarms.NOTE))
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer, self.now_ms)
-        self.damaged_documents = DamagedDocuments(self, self._write, self._start_job)
+        self.damaged_documents = DamagedDocuments(self, self.in_store_thread, self._start_job)
         self.intake = DocumentIntake(
             self.pump, self.verifier, self._check_capacity, self.refusal_log, self.backends.resource_problem
         )
         self.databases = Databases(self.store, self._readers, self.intake.accept, compare=self.intake.compare)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
-        self.pump.post(await self._write(self.store.recovered))
+        self.pump.post(await self.in_store_thread(self.store.recovered))
         await self.notifier.start(self.pump)
         # Only now does anything move.
         self._pumping = loop.create_task(self.pump.run(), name="pump")
@@ -191,6 +192,7 @@ class Node:
         self.serve("tick", self._tick())
         self.serve("mesh", self._save_mesh_regularly())
         self.serve("backends", self.backends.maintain())
+        self.serve("space release", SpaceRelease(self).run())
         if self.keyring is not None:
             self.serve("renewal", self.renewal.run())
         if not self.file_references.is_complete:
@@ -220,7 +222,7 @@ class Node:
         await self.backends.close()
         # After everything that may still be recorded, and before the store, which keeps the end of the log.
         await asyncio.to_thread(self.audit.close)
-        await self._write(self.store.close)
+        await self.in_store_thread(self.store.close)
         self._writer.shutdown()
         self._readers.shutdown()
 
@@ -242,8 +244,8 @@ class Node:
         await asyncio.gather(flushed, return_exceptions=True)
 
     async def _create_mesh(self) -> Mesh:
-        note, config = await self._write(self.store.note, _MESH_NOTE), self.config
-        interest = await self._write(self.store.note, _INTEREST_NOTE)
+        note, config = await self.in_store_thread(self.store.note, _MESH_NOTE), self.config
+        interest = await self.in_store_thread(self.store.note, _INTEREST_NOTE)
         own = SiteRecord(
             self.name,
             self.store.incarnation,
@@ -257,29 +259,19 @@ class Node:
         settings = MeshSettings.from_heartbeat(
             config.heartbeat.every_s, config.heartbeat.down_after_s, config.security.clock_skew_s
         )
-        mesh = Mesh(own, config.peers, now(), settings, saved, self._proofs())
+        mesh = Mesh(own, config.peers, now(), settings, saved, proofs_of(self.keyring, self._use_new_certificates))
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
         self._saved_decisions, self._saved_changes = mesh.decisions, mesh.changes
         self._told_decisions = 0  # of which the engine knows
         return mesh
 
-    def _proofs(self) -> Proofs:
-        keyring = self.keyring
-        if keyring is None:
-            return NoProofs()
-        proofs = CertificateProofs(keyring)
-
-        def use_new_certificates() -> None:
-            proofs.reset()
-            self.mesh.describe(issues=keyring.issues)
-            self.mesh.renew_decisions()
-
-        keyring.changed.append(use_new_certificates)
-        return proofs
+    def _use_new_certificates(self) -> None:
+        self.mesh.describe(issues=self.keyring.issues if self.keyring else "")
+        self.mesh.renew_decisions()
 
     async def _start_enrollment(self) -> None:
-        saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
+        saved = invitations.Invitations.of_note(await self.in_store_thread(self.store.note, invitations.NOTE))
         save = partial(self._save_durably, invitations.NOTE)
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, save)
         if keyring := self.keyring:
@@ -348,7 +340,7 @@ class Node:
 
     # -- notes in the store ------------------------------------------------------------------------------
 
-    async def _write(self, call: Callable[..., T], *args: Any) -> T:
+    async def in_store_thread(self, call: Callable[..., T], *args: Any) -> T:
         """Call something in the thread that owns the store."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, call, *args)
 
@@ -369,26 +361,26 @@ class Node:
     async def _save_mesh_durably(self) -> None:
         self._saved_decisions, self._saved_changes = self.mesh.decisions, self.mesh.changes
         note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
-        await self._write(self.store.put_note, _MESH_NOTE, note)
-        await self._write(self.store.put_note, KEPT_NOTE, marks_note(self.marks.kept))
+        await self.in_store_thread(self.store.put_note, _MESH_NOTE, note)
+        await self.in_store_thread(self.store.put_note, KEPT_NOTE, marks_note(self.marks.kept))
 
     async def _save_note(self, name: str, note: dict[str, Any]) -> None:
         """A note that can be lost: it is saved again later, or learned again."""
         try:
-            await self._write(self.store.put_note, name, note)
+            await self.in_store_thread(self.store.put_note, name, note)
         except StoreError as error:
             _log.warning("cannot save the note '%s': %s", name, error)
 
     async def _save_alarms(self, note: dict[str, Any]) -> None:
         try:
-            await self._write(self.store.put_note, alarms.NOTE, note)
+            await self.in_store_thread(self.store.put_note, alarms.NOTE, note)
         except StoreError as error:
             self.alarms.is_saved = False  # again at the next tick after the store has recovered
             _log.warning("cannot save the alarms of 'cheops check': %s", error)
 
     async def _save_durably(self, name: str, note: dict[str, Any]) -> None:
         """Raises StoreError. A token that a client gets must survive a restart; so must the use of an invitation."""
-        await self._write(self.store.put_note, name, note)
+        await self.in_store_thread(self.store.put_note, name, note)
 
     def _save_audit_head(self, head: audit.AuditHead) -> None:
         """Raises StoreError. Called by the thread of the audit log."""
@@ -407,6 +399,11 @@ class Node:
             self.disk_quota.check()
         self._check_clock(event)
         self.pump.post(event)
+
+    @property
+    def problem(self) -> str | None:
+        """Why this site accepts no new operations from clients; None if it does. It may still accept deletions."""
+        return self.pump.trouble or self.disk_quota.problem()
 
     def _check_clock(self, event: Submitted) -> None:
         """Raises CheopsError if the other sites of the resource would refuse what is stamped now."""

@@ -89,6 +89,7 @@ class Pump:
     ) -> None:
         self.site = site
         self.trouble: str | None = None  # why the store cannot commit at the moment
+        self.commits = 0  # since the start
         self._store = store
         self._handler = handler
         self._thread = thread
@@ -224,6 +225,7 @@ class Pump:
                 if self.trouble is not None:
                     _log.warning("the store can save again")
                 self.trouble = None
+                self.commits += 1
                 return last_seq
 
     def _do(self, effect: Effect) -> None:

@@ -24,8 +24,8 @@ from cheops.store.codec import id_of, is_shared
 from cheops.store.interface import Store
 
 _PAGE = 500
-_REMEMBERED = 10_000  # operations whose types are known without reading the store
-_FORGETTABLE = ("op", "reply")
+_REMEMBERED = 2_000  # operations whose types are known without reading the store: replies come soon after them
+_FORGETTABLE = ("op", "reply", "ledger")
 # Decided without effect: no other site runs the operation, so its summary is complete at once.
 _RUN_NOWHERE_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}
 
@@ -103,13 +103,21 @@ class Follower:
         self._followed = seq
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Delete what was kept for documents that the store has forgotten."""
+        """Delete what was kept for documents that the store has forgotten. Without its ledger a resource is unknown."""
+        keys = tuple(keys)
         gone = {(id_of(key),) for key in keys if key[0] == "op"}
-        if gone:
-            with self._journal.writing() as db:
-                db.executemany("DELETE FROM reported_fates WHERE op = ?", gone)
-                db.executemany("DELETE FROM unknown_results WHERE op = ?", gone)
+        dropped = {(str(key[1]),) for key in keys if key[0] == "ledger"}
+        if not gone and not dropped:
+            return
+        with self._journal.writing() as db:
+            db.executemany("DELETE FROM reported_fates WHERE op = ?", gone)
+            db.executemany("DELETE FROM unknown_results WHERE op = ?", gone)
+            for table in ("notices", "pending_summaries", "results"):
+                db.executemany(f"DELETE FROM {table} WHERE resource = ?", dropped)  # noqa: S608 - our own names  # nosec B608
+        if self._unknown:
             self._unknown = {result for result in self._unknown if (result[0],) not in gone}
+        if self.summaries:
+            self.summaries.resources.difference_update(resource for (resource,) in dropped)
 
     def resources_since(self, seq: int) -> set[str]:
         """The resources of operations that came after a number of the feed."""
@@ -200,6 +208,17 @@ def _summary_of_origin(op: Operation, summary: Event, result: SiteResult) -> Eve
     return msgspec.structs.replace(summary, status=status, results=(result,))
 
 
+def _forgotten(saves: Sequence[Save]) -> list[Key]:
+    """What a commit forgets, and does not write again."""
+    keys: dict[Key, None] = {}
+    for save in saves:
+        keys |= {key: None for key in save.forget if key[0] in _FORGETTABLE}
+        if keys:
+            for document in save.documents:
+                keys.pop(key_of(document), None)
+    return list(keys)
+
+
 class JournaledStore:
     """A store whose commits are journalled (see `cheops.store.interface.Store`)."""
 
@@ -225,13 +244,23 @@ class JournaledStore:
         self.changes = store.changes
         self.note = store.note
         self.put_note = store.put_note
+        self.dropped = store.dropped
+        self.clear_dropped = store.clear_dropped
+        self.space = store.space
+
+    @property
+    def free_bytes(self) -> int:
+        return self._store.free_bytes
+
+    def shrink(self) -> bool:
+        return self._store.shrink() or self._journal.shrink()
 
     @property
     def damaged(self) -> Mapping[str, frozenset[str]]:
         return self._store.damaged
 
     def commit(self, saves: Sequence[Save]) -> int:
-        forgotten = [key for save in saves for key in save.forget if key[0] in _FORGETTABLE]
+        forgotten = _forgotten(saves)
         if forgotten:
             self._journal.sync()  # a power cut must not take events that cannot be derived again
         last_seq = self._store.commit(saves)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from cheops.notify.event import Event, decoded, encoded
+from cheops.store import space
 from cheops.store.database import create_file, transaction, translate_errors
 from cheops.store.interface import StoreError
 
@@ -126,7 +127,7 @@ class Journal:
 
     def __init__(self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT, in_memory: int = IN_MEMORY) -> None:
         self.path = path
-        self._kept, self._most_kept = kept, most_kept
+        self.kept, self._most_kept = kept, most_kept
         self._lock = Lock()
         self._is_open = False
         with translate_errors(path):
@@ -155,6 +156,7 @@ class Journal:
                 f"{self.path} is not a journal of this version of Cheops: put it aside, and start again; "
                 "a new one begins with what happens from then on"
             )
+        space.prepare(self._db)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")  # no sync per commit; see `sync`
         with transaction(self._db):
@@ -216,11 +218,19 @@ class Journal:
                 db.execute("PRAGMA synchronous = NORMAL")
             self._unsynced = False
 
+    def shrink(self) -> bool:
+        """Give some free space back to the file system; gives whether there is more. For a site at rest."""
+        with self._using() as db:
+            is_more = space.shrink(db, at_rest=True)
+            if not is_more:
+                space.empty_log(db, self.path)
+            return is_more
+
     def _trim(self, db: sqlite3.Connection) -> None:
         last = _one(db, "SELECT coalesce(max(seq), 0) FROM events")
         delivered = _one(db, "SELECT coalesce(min(seq), ?) FROM cursors", last)
         keep_from = _one(
-            db, "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)", self._kept
+            db, "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)", self.kept
         )
         most = _one(
             db,

@@ -85,7 +85,7 @@ class EngineObserver:
         self._loose: list[Event] = []
         # Weak: a replica that the engine unloads takes its entry along.
         self._reported: WeakKeyDictionary[Replica, ReportedFates] = WeakKeyDictionary()
-        self._states: dict[str, DeliveryState] = {}
+        self._states: dict[str, DeliveryState] = {}  # of resources with pending summaries, when last examined
         self._asleep: list[str] = []  # resources with pending summaries that are not loaded; woken a few at a time
 
     # -- input -----------------------------------------------------------------------------------------------
@@ -179,7 +179,15 @@ class EngineObserver:
             self._reported.clear()
             self._states.clear()
             raise
+        self._forget_settled(names)
         self._announce()
+
+    def _forget_settled(self, names: Iterable[str]) -> None:
+        """Without this, each resource that ever had an operation would stay in memory."""
+        awaited = self._follower.summaries
+        for name in names:
+            if awaited is None or name not in awaited.resources:
+                self._states.pop(name, None)
 
     async def _replica(self, name: str) -> Replica:
         return self._engine.site.replicas.get(name) or await self._engine.replica(name)

@@ -14,6 +14,7 @@ caller compares `made_ms` with the last decision about the site (gossip.py).
 With `security: none` there are no keys, and every program of the machine may be any site: `NoProofs`.
 """
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
@@ -209,3 +210,17 @@ class CertificateProofs:
 
 def _forged(record: SiteRecord, problem: str) -> RecordError:
     return RecordError(FORGED_RECORD, f"the record of '{printable(shortened(record.name))}' {problem}")
+
+
+def proofs_of(keyring: "Keyring | None", renewed: Callable[[], None]) -> Proofs:
+    """What a site proves and checks, with security on or off. `renewed` is called when it has new certificates."""
+    if keyring is None:
+        return NoProofs()
+    proofs = CertificateProofs(keyring)
+
+    def use_new_certificates() -> None:
+        proofs.reset()
+        renewed()
+
+    keyring.changed.append(use_new_certificates)
+    return proofs

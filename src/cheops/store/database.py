@@ -13,6 +13,7 @@ migration never changes: add another one.
     involved   which sites a resource has or had on its list
     states     how many resources are in each state, see cheops.engine.health. Triggers on `documents.state`, which only
                ledgers have, keep the numbers
+    dropped    resources of which the last document was forgotten, until the backends know; see Store.dropped
     meta       incarnation, created, site; last_seq once the feeds no longer hold the highest number
 """
 
@@ -25,10 +26,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cheops.store import space
 from cheops.store.interface import BEGIN_AGAIN, StoreError
-
-# The write-ahead log is truncated to this after a burst; without a limit it would keep its largest size for ever.
-_MAX_LOG_BYTES = 16 * 1024 * 1024
+from cheops.store.space import pragma
 
 _NOT_WRITABLE = "it cannot be written: check that the agent may write the file and its directory"
 _IN_USE = "another program holds a lock on it: stop that program, and try again"
@@ -93,14 +93,12 @@ def open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     connection = _connect(path, "rw", busy_timeout_s)
     try:
         _check_version(connection, path)  # first: a file of another program, or a newer version, must not change
-        # Takes effect only on an empty file, and only before WAL is set.
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        space.prepare(connection)
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreError(f"{path}: its file system cannot hold a store: put it on a local disk")  # noqa: TRY301 - closes
         # NORMAL would sync only at checkpoints: a power loss could undo commits on which the agent has acted.
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {_MAX_LOG_BYTES}")
         for step in _pending_migrations(connection):
             with transaction(connection):
                 step(connection)
@@ -226,14 +224,18 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE documents ADD COLUMN checksum INTEGER")
 
 
-MIGRATIONS: list[Migration] = [_first, _count_states, _add_checksums]
+def _add_dropped(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE dropped (resource TEXT PRIMARY KEY) WITHOUT ROWID")
+
+
+MIGRATIONS: list[Migration] = [_first, _count_states, _add_checksums, _add_dropped]
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     """Raise StoreError for a file that this agent must not change. Only reads."""
-    version = _pragma(connection, "user_version")
+    version = pragma(connection, "user_version")
     is_empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
-    if not is_empty and _pragma(connection, "application_id") != APPLICATION_ID:
+    if not is_empty and pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: give the store a file of its own")
     if version > len(MIGRATIONS):
         raise StoreError(
@@ -244,7 +246,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
     """The steps that bring the file up to date, in order, each for a transaction of its own."""
-    version = _pragma(connection, "user_version")
+    version = pragma(connection, "user_version")
     return [_with_version(migrate, number) for number, migrate in enumerate(MIGRATIONS[version:], version + 1)]
 
 
@@ -254,8 +256,3 @@ def _with_version(migrate: Migration, number: int) -> Migration:
         connection.execute(f"PRAGMA user_version = {number}")
 
     return step
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    (number,) = connection.execute(f"PRAGMA {name}").fetchone()
-    return int(number)

@@ -269,7 +269,7 @@ class FileReferences:
         try:
             yield
         finally:
-            self._pins.subtract(hashes)
+            self._pins -= Counter(hashes)  # which keeps no zeros: the map would grow with every file
             for hash_ in hashes:
                 if self._is_unused(hash_):
                     self._files.forget(hash_)

@@ -23,6 +23,7 @@ from cheops.engine.events import Recovered, Save
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
+from cheops.store.space import Space
 from cheops.text import printable, shortened
 
 BEGIN_AGAIN = "put it aside and start with an empty one: the site gets back what other sites have"
@@ -112,6 +113,24 @@ class Store(Protocol):
 
     def put_note(self, name: str, note: dict[str, Any] | None) -> None:
         """Write a note durably, or with None delete it."""
+
+    def dropped(self, limit: int = 1000) -> tuple[str, ...]:
+        """Resources of which the last document was forgotten, until `clear_dropped` says that everybody else has
+        forgotten them, too. Without those that have documents again."""
+
+    def clear_dropped(self, resources: Iterable[str]) -> None:
+        """Everybody has forgotten these resources; durable when this returns."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the store that are used again before it grows. Never waits."""
+
+    def space(self, *, is_brief: bool = False) -> Space:
+        """How large the store is; with `is_brief` without the numbers of documents."""
+
+    def shrink(self) -> bool:
+        """Give some free space back to the file system, in some milliseconds. To be called at rest, again while it
+        returns True."""
 
     def close(self) -> None:
         """Release everything; from then on the other methods raise StoreError. May be called twice."""

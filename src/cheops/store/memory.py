@@ -19,6 +19,7 @@ from cheops.engine.health import State
 from cheops.store.batch import AddSignatures, Forget, Put, writes_of
 from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain
 from cheops.store.interface import Change, StoreError, recovered_from
+from cheops.store.space import DELETED, Space
 
 _EVERYTHING, _MATRICES = object(), object()  # feeds besides those of the sites; no site name can equal them
 
@@ -41,6 +42,8 @@ class MemoryStore:
         self._last_seq = 0
         self._notes: dict[str, bytes] = {}
         self._lock = Lock()
+        self._dropped: set[str] = set()
+        self.free_bytes = 0
         self._is_open = True
         self.add_signatures: AddSignatures | None = None
 
@@ -59,12 +62,23 @@ class MemoryStore:
                     self._put(write)
                 else:
                     self._forget(write)
-            # A resource without documents involves no site.
+            # A resource without documents involves no site, and backends should forget it.
             for resource in {write.resource for write in writes}:
                 if not self._by_resource.get(resource):
                     self._by_resource.pop(resource, None)
                     self._involved.pop(resource, None)
+                    self._dropped |= {resource} if resource else set()
             return self._last_seq
+
+    def dropped(self, limit: int = 1000) -> tuple[str, ...]:
+        self._check_open()
+        with self._lock:
+            return tuple(sorted(self._dropped - self._by_resource.keys())[:limit])
+
+    def clear_dropped(self, resources: Iterable[str]) -> None:
+        self._check_open()
+        with self._lock:
+            self._dropped -= {*resources, *self._by_resource}
 
     def _put(self, put: Put) -> None:
         for site in put.sites:
@@ -195,6 +209,19 @@ class MemoryStore:
             self._notes.pop(name, None)
         else:
             self._notes[name] = encode_plain(note)
+
+    def space(self, *, is_brief: bool = False) -> Space:
+        del is_brief
+        self._check_open()
+        with self._lock:
+            dead = {row.put.resource for row in self._rows.values() if row.put.state == DELETED}
+            sizes = [(row.put.resource in dead, len(row.put.body)) for row in self._rows.values()]
+        dead_bytes = sum(size for is_dead, size in sizes if is_dead)
+        return Space(sum(size for _, size in sizes), 0, 0, len(sizes), len(dead), dead_bytes)
+
+    def shrink(self) -> bool:
+        self._check_open()
+        return False
 
     def close(self) -> None:
         self._is_open = False

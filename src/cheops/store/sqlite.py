@@ -4,8 +4,8 @@ Durability: a write-ahead log, synced at every commit, so commits survive kill -
 and a second one reads: a reader of the feed and a commit do not wait for each other. One process at a time has the file
 open (see database.py), which must be on a local disk.
 
-Size: SQLite copies the log into the file every 1000 pages. Pages of forgotten documents are used again, and returned to
-the file system a few at a time when more than a quarter of the file is free.
+Size: SQLite copies the log into the file every 1000 pages. Pages of forgotten documents are used again, or returned to
+the file system: see space.py.
 
 Invariants of the feeds: a shared document has a row in the whole feed, and one in the feed of each site that
 its resource involves (a matrix: one for every site). Its number is the same in all of them, unless `late` has
@@ -14,7 +14,8 @@ another for a site. No number is given twice, even when the document that had it
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
 from cheops.engine.health import State
+from cheops.store import space
 from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
 from cheops.store.checked_rows import Row, checksum, verified, verified_all
 from cheops.store.codec import ascii_lower, decode_plain, encode_plain, id_of, key_of_id, resource_of
@@ -39,8 +41,9 @@ from cheops.store.database import (
     translate_errors,
 )
 from cheops.store.interface import Change, CodecError, DamagedError, StoreError, recovered_from
+from cheops.store.space import DELETED, MOST_COUNTED, Space
 
-_MAX_CACHED_RESOURCES = 10_000  # whose sites are cached in memory
+_MAX_CACHED_RESOURCES = 2_000  # whose sites are cached in memory
 _MOST_DAMAGED = 1_000  # resources with damaged documents that are remembered
 
 _UPSERT = (
@@ -166,10 +169,11 @@ class Writer:
         return self._sites[name]
 
     def _drop_empty(self, resources: Iterable[str]) -> None:
-        """A resource without documents involves no site."""
+        """A resource without documents involves no site, and backends should forget it."""
         for resource in resources:
-            if not self._all("SELECT 1 FROM documents WHERE resource = ? LIMIT 1", resource):
+            if resource and not self._all("SELECT 1 FROM documents WHERE resource = ? LIMIT 1", resource):
                 self._connection.execute("DELETE FROM involved WHERE resource = ?", (resource,))
+                self._connection.execute("INSERT OR IGNORE INTO dropped VALUES (?)", (resource,))
                 self._involved.pop(resource, None)
 
     # -- helpers -----------------------------------------------------------------------------------
@@ -193,9 +197,11 @@ def _row(put: Put, seq: int | None) -> tuple[object, ...]:
     return put.resource, put.id, put.is_unsynced, put.state, seq, put.body, sum_
 
 
-_TIDY_EVERY = 256  # commits
-_TIDY_PAGES = 512  # 2 MiB at a time, so that no commit waits long
-_TIDY_FROM_PAGES = 1_024  # fewer free pages (4 MiB) are not worth the work
+_SHRINK_EVERY = 256  # commits
+_DEAD = """
+SELECT coalesce(sum(length(body)), 0) FROM documents
+WHERE resource IN (SELECT resource FROM documents WHERE state = ? LIMIT ?)
+"""
 
 _ALL_CHANGES = """
 SELECT feed.seq, (SELECT id FROM documents WHERE doc = feed.doc)
@@ -216,6 +222,8 @@ WITH RECURSIVE list (resource) AS (
 SELECT resource FROM list WHERE resource IS NOT NULL LIMIT ?
 """
 
+_IS_BACK = "EXISTS (SELECT 1 FROM documents WHERE resource = dropped.resource)"
+_DROPPED = f"SELECT resource FROM dropped WHERE NOT {_IS_BACK} ORDER BY resource LIMIT ?"  # noqa: S608 - our own  # nosec B608
 _SEARCH = _RESOURCES.replace(" LIMIT", " AND (? = '' OR instr(lower(resource), ?)) LIMIT")
 _SEARCH_AT_SITE = """
 SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?) AND resource > ?
@@ -250,6 +258,7 @@ class SQLiteStore:
             self._reader = open_reader(self.path, busy_timeout_s)
             stack.callback(self._reader.close)
             self._writer = Writer(self._connection)
+            self.free_bytes = space.free_bytes(self._connection)
             self._check_site(site)
             self.incarnation = str(self._meta("incarnation"))
             self._resources: ExitStack | None = stack.pop_all()
@@ -286,21 +295,21 @@ class SQLiteStore:
             if self._damaged:
                 self._note_replaced(writes)
             self._commits += 1
-            if self._commits % _TIDY_EVERY == 0:
-                self._tidy()
+            if self._commits % _SHRINK_EVERY == 0:
+                space.shrink(self._connection, at_rest=False)
+            self.free_bytes = space.free_bytes(self._connection)
             return self._writer.last_seq
 
-    def _tidy(self) -> None:
-        """Return some free pages to the file system. A failure is harmless: the commit is done, and others follow."""
-        with suppress(sqlite3.Error):
-            free, pages = (self._pragma(name) for name in ("freelist_count", "page_count"))
-            if free > max(_TIDY_FROM_PAGES, pages // 4):
-                # `execute` would stop after the first page: this pragma does one page per step, and gives no rows.
-                self._connection.executescript(f"PRAGMA incremental_vacuum({_TIDY_PAGES})")
+    def dropped(self, limit: int = 1000) -> tuple[str, ...]:
+        return tuple(resource for (resource,) in self._rows(_DROPPED, limit))
 
-    def _pragma(self, name: str) -> int:
-        (number,) = self._connection.execute(f"PRAGMA {name}").fetchone()
-        return int(number)
+    def clear_dropped(self, resources: Iterable[str]) -> None:
+        with self._write_lock, translate_errors(self.path):
+            self._check_open()
+            with transaction(self._connection):
+                statement = "DELETE FROM dropped WHERE resource = ?"
+                self._connection.executemany(statement, [(resource,) for resource in resources])
+                self._connection.execute(f"DELETE FROM dropped WHERE {_IS_BACK}")  # noqa: S608 - our own  # nosec B608
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -436,6 +445,23 @@ class SQLiteStore:
                     self._connection.execute("INSERT INTO notes VALUES (?, ?)", (name, body))
 
     # -- the file --------------------------------------------------------------------------------
+
+    def space(self, *, is_brief: bool = False) -> Space:
+        found = Space(space.file_bytes(self.path), self.free_bytes, space.file_bytes(space.log_of(self.path)))
+        if is_brief:
+            return found
+        ((documents,),) = self._rows("SELECT count(*) FROM (SELECT 1 FROM documents LIMIT ?)", MOST_COUNTED)
+        ((dead,),) = self._rows(_DEAD, DELETED, MOST_COUNTED)
+        return replace(found, documents=documents, dead_resources=self.states().get(DELETED, 0), dead=dead)
+
+    def shrink(self) -> bool:
+        with self._write_lock, translate_errors(self.path):
+            self._check_open()
+            is_more = space.shrink(self._connection, at_rest=True)
+            if not is_more:
+                space.empty_log(self._connection, self.path)
+            self.free_bytes = space.free_bytes(self._connection)
+            return is_more
 
     def close(self) -> None:
         with self._write_lock, self._read_lock, translate_errors(self.path):

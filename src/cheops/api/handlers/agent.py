@@ -110,8 +110,8 @@ def health_response(node: Node, by: Principal) -> Response:
 
 
 def readiness_response(node: Node, by: Principal) -> Response:
-    """Whether the agent accepts operations: not while nothing can be saved."""
-    return _response(node, node.pump.trouble or "", by)
+    """Whether the agent accepts operations: not while nothing can be saved, nor while the store is full."""
+    return _response(node, node.problem or "", by)
 
 
 def _response(node: Node, trouble: str, by: Principal) -> Response:

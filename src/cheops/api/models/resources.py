@@ -8,7 +8,7 @@ from msgspec import Struct
 from cheops.gateway.request_log import ServedRequest
 from cheops.log.operation import Status
 from cheops.schema import doc
-from cheops.text import printable
+from cheops.text import printable, size_text
 
 # The values of engine.status.Overall; not that type, whose import would cost a client more than all models.
 Overall: TypeAlias = Literal["CONVERGED", "CONVERGING", "DIVERGED", "UNREACHABLE"]
@@ -121,6 +121,35 @@ class WorstResource(Struct, frozen=True, kw_only=True):
     hint: Annotated[str, doc("What to do; empty: it continues by itself.", "cheops repair counter")]
 
 
+_MOST_COUNTED = 100_000
+
+
+class SpaceUse(Struct, frozen=True, kw_only=True):
+    """What a site takes of its disk, in bytes where nothing else is said."""
+
+    total: Annotated[int, doc("All files of the agent.", 5_000_000)]
+    live: Annotated[int, doc("Documents of the store, without those that are dead.", 2_000_000)]
+    dead: Annotated[int, doc("Tombstones of deleted resources, which are forgotten after a time.", 10_000)]
+    free: Annotated[int, doc("Free pages of the store, which are used again or given back at rest.", 500_000)]
+    wal: Annotated[int, doc("The write-ahead log of the store.", 1_000_000)]
+    files: Annotated[int, doc("Files that operations brought along.", 0)]
+    journal: Annotated[int, doc("The journal of events.", 1_000_000)]
+    replicas: Annotated[int, doc("Ids of replicated resources.", 50_000)]
+    audit: Annotated[int, doc("The audit log.", 400_000)]
+    documents: Annotated[int, doc("The number of documents, counted up to 100,000.", 600)]
+    deleted: Annotated[int, doc("The number of deleted resources of which a tombstone is left.", 12)]
+
+    def in_words(self) -> str:
+        more = "more than " if self.documents >= _MOST_COUNTED else ""
+        dead = f"{size_text(self.dead)} in {self.deleted:,} tombstones, " if self.deleted else ""
+        others = {"files": self.files, "journal": self.journal, "replicas": self.replicas, "audit log": self.audit}
+        rest = "".join(f", {name} {size_text(n)}" for name, n in others.items() if n)
+        return (
+            f"{size_text(self.total)}: store {size_text(self.live)} live in {more}{self.documents:,} documents, {dead}"
+            f"{size_text(self.free)} free, log {size_text(self.wal)}{rest}"
+        )
+
+
 class SiteHealth(Struct, frozen=True, kw_only=True):
     """All resources of a site, by their state."""
 
@@ -129,6 +158,7 @@ class SiteHealth(Struct, frozen=True, kw_only=True):
     states: Annotated[StateCounts, doc("How many of them are in each state.")]
     unreachable: Annotated[tuple[str, ...], doc("Other sites that are unreachable now.", [])]
     worst: Annotated[tuple[WorstResource, ...], doc("At most ten resources that are not in sync, the worst first.")]
+    space: Annotated[SpaceUse, doc("What the site takes of its disk.")]
 
 
 class ResourceDetail(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ place that chooses.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +53,7 @@ from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.interfaces import RunGuard, UpstreamError
-from cheops.log.operation import Command, Kind, Status
+from cheops.log.operation import Command, Kind, OpId, Status
 from cheops.node.node import Node
 from cheops.text import printable, shortened
 
@@ -184,6 +184,8 @@ class HttpBackend(Backend):
         own = self.context.replica(run.resource)
         if own is not None and step.op.origin.site in own.gone:
             return ""  # it may name what will never come
+        if own is not None and _has_run(own, step.op):
+            return ""  # what it waited for was settled then, and may be deleted and forgotten since
         for before in at_site(self.context.config.name, befores):
             if not is_settled(await self.context.load(before.resource), before):
                 return before.resource
@@ -439,6 +441,14 @@ class HttpBackend(Backend):
         else:
             await self.copies.send_away(resource)
 
+    async def forget(self, resources: Collection[str]) -> None:
+        await self.copies.forget(one for one in resources if not self._is_known(one))
+
+    def _is_known(self, resource: str) -> bool:
+        """Whether a resource was created again: a name that clients chose has the same id then."""
+        replica = self.context.replica(resource)
+        return replica is not None and bool(replica.history.known or replica.drafts)
+
     async def resolved(self, rtype: str, resource: str, payload: Command, *, happened: bool) -> None:
         """What happened has made a copy here, or deleted it. An id that the service gave is not known to anybody."""
         request = request_of(payload)
@@ -458,6 +468,11 @@ class HttpBackend(Backend):
 
     async def doctor(self) -> Sequence[Finding]:
         return await asyncio.gather(*(service_finding(one) for one in self._services.values()))
+
+
+def _has_run(replica: Replica, op: OpId) -> bool:
+    reply = replica.replies.get(op, replica.site)
+    return reply is not None and reply.status is Status.OK
 
 
 def of_site(service: ServiceConfig, client: str) -> OfSite:

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
 from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, folded, prefixes, trimmed
 from cheops.bounded import BoundedMap
+from cheops.store import space
 from cheops.store.database import create_file, translate_errors
 
 _DISTINCTIVE_CHARACTERS = 12
@@ -256,8 +257,10 @@ _DROP = "DELETE FROM copies WHERE meta_id = ?"
 _APPROVE = "INSERT OR REPLACE INTO approvals VALUES (?, ?)"
 _TRY = "INSERT OR REPLACE INTO tries VALUES (?, ?)"
 _NO_TRY = "DELETE FROM tries WHERE meta_id = ?"
+_NO_APPROVAL = "DELETE FROM approvals WHERE meta_id = ?"
 _FORGET_APPROVALS = "DELETE FROM approvals WHERE rowid <= (SELECT max(rowid) FROM approvals) - ?"
 _MAX_APPROVALS = 10_000
+_REST_S = 5.0  # without writes, after which the file gives space back
 
 
 _Rows = tuple[list[tuple[Copy, bool]], list[tuple[str, str]], list[tuple[str, str]]]
@@ -278,6 +281,7 @@ class Copies:
         self._path = path
         self._thread = ThreadPoolExecutor(1, "copies")
         self._connection: sqlite3.Connection | None = None
+        self._shrink_timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._take(*await asyncio.get_running_loop().run_in_executor(self._thread, self._open))
@@ -309,7 +313,8 @@ class Copies:
             gone = [meta_id, *self.index.below(meta_id)]
             for one in gone:
                 self.index.drop(one)
-            await self._write([*((_DROP, (one,)) for one in gone), *self._approve(meta_id, approved)])
+            known = [(_NO_TRY, (one,)) for one in gone if self._tries.pop(one, None)]
+            await self._write([*((_DROP, (one,)) for one in gone), *known, *self._approve(meta_id, approved)])
 
     def _approve(self, meta_id: str, op: str) -> list[tuple[str, tuple[object, ...]]]:
         if not op:
@@ -344,18 +349,39 @@ class Copies:
         if copy := self.away.get(meta_id):
             await self.bind(copy)
 
+    async def forget(self, meta_ids: Iterable[str]) -> None:
+        """Nothing is left of these resources, so nothing refers to them any more; durable when this returns."""
+        known = [
+            one
+            for one in meta_ids
+            if one in self.index.copies or one in self.away or one in self._tries or one in self.approvals
+        ]
+        for one in known:
+            self.index.drop(one)
+            for kept in (self.away, self._tries, self.approvals):
+                kept.pop(one, None)
+        if known:
+            await self._write([(statement, (one,)) for one in known for statement in (_DROP, _NO_TRY, _NO_APPROVAL)])
+
     async def close(self) -> None:
+        if self._shrink_timer:
+            self._shrink_timer.cancel()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
     async def _write(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
+        loop = asyncio.get_running_loop()
+        if self._shrink_timer:
+            self._shrink_timer.cancel()
+        self._shrink_timer = loop.call_later(_REST_S, self._thread.submit, self._shrink)
+        await loop.run_in_executor(self._thread, self._commit, rows)
 
     def _open(self) -> _Rows:
         with translate_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             create_file(self._path)
             self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            space.prepare(self._connection)
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A copy must survive a power failure: no other site knows its local id.
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -382,6 +408,12 @@ class Copies:
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
+
+    def _shrink(self) -> None:
+        if self._connection is not None:
+            while space.shrink(self._connection, at_rest=True):
+                pass
+            space.empty_log(self._connection, self._path)
 
     def _close(self) -> None:
         if self._connection is not None:
