@@ -88,6 +88,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
 	$(BIN)/python -m tests.gateway.chaos --minutes 10
 	$(BIN)/python -m tests.agent.status_chaos --minutes 30
+	CHEOPS_TEST_MESH_SITES=1000 $(BIN)/pytest -q tests/sync/test_mesh.py --timeout 3000
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md

@@ -179,7 +179,8 @@ def _main() -> None:
     listening = socket.socket(fileno=int(sys.argv[1]))
     clients: dict[socket.socket, int] = {}  # the pid of each program's command; 0: it has not asked for one yet
     while True:
-        ready, _, _ = select.select([requests, child_ended, listening, *clients], [], [])
+        sources: list[Any] = [requests, child_ended, listening, *clients]
+        ready, _, _ = select.select(sources, [], [])
         if child_ended in ready:
             os.read(child_ended, 4_096)
             _report_ends(requests, children, clients)
