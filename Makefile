@@ -35,7 +35,7 @@ demo: $(VENV)/.runtime ## install what running needs, then play a guided tour wi
 # Where this is set, every process that a test starts, and every worker, would compile the sources again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run all tests, in parallel
-	$(BIN)/pytest -n $(WORKERS) --ignore tests/apps
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/apps
 
 # In an environment of its own: OpenStack pins what Cheops uses in other versions.
 $(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt
