@@ -24,6 +24,7 @@ from cheops.backends.http.replication import HttpReplication
 from cheops.config.security import MISSING_SECURITY
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
+from cheops.event_loop import EventLoop
 from cheops.gateway.server import Gateway, ListenerSockets, open_listeners
 from cheops.node.node import Node
 from cheops.ui.server import WebInterface
@@ -36,24 +37,6 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
     if not config.security.is_specified:
         raise CheopsError(f"{config.source}: {MISSING_SECURITY}")
     uvloop.run(_serve_all(config, started), loop_factory=EventLoop)
-
-
-class EventLoop(uvloop.Loop):
-    """uvloop closes the descriptor of a socket that it was given, and must then detach the socket object from it. It
-    does not where a connection is reset in its TLS handshake. The object would then close a descriptor that belongs to
-    something else by now: the connection of a client, or a file of the store."""
-
-    async def create_connection(self, *args: Any, sock: socket.socket | None = None, **options: Any) -> Any:
-        transport: Any
-        try:
-            transport, protocol = await super().create_connection(*args, sock=sock, **options)
-        except (OSError, TimeoutError, asyncio.CancelledError):  # not an argument that is wrong: it had the socket
-            if sock is not None:
-                sock.detach()
-            raise
-        if sock is not None and transport.is_closing():
-            sock.detach()
-        return transport, protocol
 
 
 async def _serve_all(config: SiteConfig, started: Callable[[], None]) -> None:

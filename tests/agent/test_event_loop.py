@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from cheops.agent import EventLoop
+from cheops.event_loop import EventLoop
 from cheops.security.tls import server_context
 from tests.security.pki import Pki
 
