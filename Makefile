@@ -35,7 +35,7 @@ demo: $(VENV)/.runtime ## install what running needs, then play a guided tour wi
 # Where this is set, every process that a test starts, and every worker, would compile the sources again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run all tests, in parallel
-	$(BIN)/pytest -n $(WORKERS) --ignore tests/apps
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/apps
 
 # In an environment of its own: OpenStack pins what Cheops uses in other versions.
 $(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt
@@ -89,6 +89,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/python -m tests.gateway.chaos --minutes 10
 	$(BIN)/python -m tests.agent.status_chaos --minutes 30
 	$(BIN)/python -m tests.agent.life_cycles --minutes 60
+	CHEOPS_TEST_MESH_SITES=1000 $(BIN)/pytest -q tests/sync/test_mesh.py --timeout 3000
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from itertools import islice
 
 import pytest
 from hypothesis import settings
@@ -37,9 +38,21 @@ def repetitions(request: pytest.FixtureRequest) -> int:
     return times
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What may take longest goes first: as one of the last, it would run while the other processes have nothing to do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What may take longest goes first: as one of the last, it would run while the other processes have nothing to do.
+
+    With `--dist worksteal` each process begins with one part of the list, so each part gets its share of the long ones.
+    The rest keeps its order: tests of one module share their agents, which every process starts for itself.
+    """
     items.sort(key=_may_take_s, reverse=True)
+    run = getattr(config, "workerinput", {"mainargv": [], "workercount": 1})  # by xdist, in each of its processes
+    if "worksteal" in run["mainargv"]:
+        long = [item for item in items if _may_take_s(item)]
+        processes = run["workercount"]
+        size = -(-len(items) // processes)
+        rest = iter(items[len(long) :])
+        parts = ([*(own := long[n::processes]), *islice(rest, size - len(own))] for n in range(processes))
+        items[:] = [item for part in parts for item in part]
 
 
 def _may_take_s(item: pytest.Item) -> float:

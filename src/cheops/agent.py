@@ -24,6 +24,7 @@ from cheops.backends.http.replication import HttpReplication
 from cheops.config.security import MISSING_SECURITY
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
+from cheops.event_loop import EventLoop
 from cheops.gateway.server import Gateway, ListenerSockets, open_listeners
 from cheops.node.node import Node
 from cheops.ui.server import WebInterface
@@ -35,7 +36,7 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
     """Serve until SIGTERM or SIGINT. `started` is called once the agent answers requests."""
     if not config.security.is_specified:
         raise CheopsError(f"{config.source}: {MISSING_SECURITY}")
-    uvloop.run(_serve_all(config, started))
+    uvloop.run(_serve_all(config, started), loop_factory=EventLoop)
 
 
 async def _serve_all(config: SiteConfig, started: Callable[[], None]) -> None:

@@ -23,16 +23,25 @@ def is_invisible(character: str) -> bool:
     )
 
 
+def has_invisible(text: str) -> bool:
+    return not _is_plain(text) and any(map(is_invisible, text))
+
+
+def _is_plain(text: str) -> bool:
+    """Nearly all texts are, and looking at each character would cost more than all else that is done with them."""
+    return text.isascii() and text.isprintable()
+
+
 def printable(text: str) -> str:
     """The text with invisible characters replaced by a mark: same length, and safe to print on a terminal."""
-    if text.isascii() and text.isprintable():
+    if _is_plain(text):
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if is_invisible(c) else c for c in text)
 
 
 def escaped(text: str) -> str:
     """The text with invisible characters written as in Python, `\\x1b`: safe to print, and nothing is lost."""
-    if text.isascii() and text.isprintable():
+    if _is_plain(text):
         return text
     return "".join(_escape(c) if is_invisible(c) else c for c in text)
 

@@ -90,6 +90,19 @@ def test_what_can_be_clicked_can_be_reached_by_the_keyboard_and_is_seen_there(me
     assert wanted <= {name.removeprefix("Cheops") for name in reached} | set(reached)
 
 
+def test_the_focus_stays_where_it_is_when_a_view_is_drawn_again(mesh: Mesh, page: Page) -> None:
+    page.goto(mesh.page())
+    for one in (
+        page.locator("a.node").nth(1),
+        page.locator("tr[data-site=site2] a"),
+        page.get_by_role("button", name="Cut site2 off"),
+    ):
+        one.focus()
+        before = one.element_handle()
+        page.wait_for_function("one => !one.isConnected", arg=before)
+        expect(one).to_be_focused()
+
+
 def test_a_small_window_is_enough(mesh: Mesh, browser: Browser) -> None:
     id_ = mesh.make("small " + "window" * 30)
     page = browser.new_page(viewport={"width": 360, "height": 640})

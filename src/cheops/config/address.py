@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from cheops.errors import ClientError
-from cheops.text import is_invisible, printable, shortened
+from cheops.text import has_invisible, printable, shortened
 
 DEFAULT_PORT = 8079
 
@@ -106,7 +106,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _url_problem(text: str, parts: SplitResult, *, with_path: bool) -> str | None:
-    if any(is_invisible(character) or character.isspace() for character in text):
+    if has_invisible(text) or any(map(str.isspace, text)):
         return "a URL cannot contain blanks or invisible characters"
     if parts.username is not None or parts.password is not None:
         return "a URL must not contain a user name or password"

@@ -31,11 +31,26 @@ export function append(element, children) {
   }
 }
 
-/** Replaces the content of an element. */
+/** Replaces the content of an element. A link or button in it that has the focus keeps it: views are drawn again every few
+ * seconds, and a user of the keyboard would lose the place each time. */
 export function fill(element, ...children) {
+  const focused = focusedIn(element);
   element.replaceChildren();
   append(element, children);
+  if (focused) alike(element, focused.before)[focused.n]?.focus({ preventScroll: true });
   return element;
+}
+
+function focusedIn(element) {
+  const before = document.activeElement;
+  if (before === element || !element.contains(before) || !before.matches("a, button, summary")) return null;
+  return { before, n: alike(element, before).indexOf(before) };
+}
+
+/** The elements that are the same to a user as this one. Text and title may differ: they often have numbers in them. */
+function alike(element, one) {
+  const name = (other) => ["href", "aria-label"].map((key) => other.getAttribute(key)).join("\n").trim() || other.textContent;
+  return [...element.querySelectorAll(one.localName)].filter((other) => name(other) === name(one));
 }
 
 /** A foreign name: truncated if long, complete in its title, and isolated from the direction of the text around it. */
