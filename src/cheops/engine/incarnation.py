@@ -30,6 +30,7 @@ from cheops.engine.documents import (
     NO_LINEAGE,
     ClosedIncarnation,
     Document,
+    Drops,
     Inherited,
     Ledger,
     Lineage,
@@ -81,9 +82,11 @@ class OldCopyProof:
 # -- proof ---------------------------------------------------------------------------------------------
 
 
-def proof_in(replica: Replica, message: Message) -> OldCopyProof | None:
+def proof_in(replica: Replica, message: Message, drops: Drops) -> OldCopyProof | None:
     """What in a message this site has made, and its store does not know. The documents were verified before."""
     own, known = replica.origin, replica.history.known
+    if later := next((op for op in message.ops if _is_of_later_generation(op.origin, own, drops)), None):
+        return OldCopyProof(f"{later.id} of a generation that its store does not know", later.stamp)
     made = max([known.get(own, 0), *(draft.seq for draft in replica.drafts)])
     drafts = {draft.id for draft in replica.drafts}
     for op in message.ops:
@@ -99,6 +102,10 @@ def proof_in(replica: Replica, message: Message) -> OldCopyProof | None:
         if reply.origin == own and reply.n > last:
             return OldCopyProof(f"reply {reply.n} of this site, whose store has {last}")
     return None
+
+
+def _is_of_later_generation(origin: Origin, own: Origin, drops: Drops) -> bool:
+    return origin.shares_store(own) and origin.generation > drops.generation
 
 
 def is_claimed(replica: Replica, message: Message) -> bool:
@@ -172,8 +179,12 @@ def withdraw(
     """The documents of a resource without what closed incarnations must take back; the first time it is loaded."""
     documents = tuple(documents)
     seen = next((d.origins for d in documents if isinstance(d, Inherited)), ())
-    closed = {Origin(site, one.incarnation): one for one in lineage.closed}
-    new = {origin: one for origin, one in closed.items() if origin not in seen}
+    stores = {one.incarnation: one for one in lineage.closed}
+    made = {d.origin for d in documents if isinstance(d, Operation) and d.origin.site == site}
+    made |= {Origin(site, one.incarnation) for one in lineage.closed}
+    closed = {origin: stores[origin.store] for origin in made if origin.store in stores}
+    handled = {origin.store for origin in seen}  # by store: an operation of it may come back in any generation
+    new = {origin: one for origin, one in closed.items() if origin.store not in handled}
     if not new or not documents:
         return documents
     # What is stamped after the present time goes, whichever incarnation made it: when an earlier one was closed, the

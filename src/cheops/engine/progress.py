@@ -49,6 +49,7 @@ class PeerProgress:
         "busy",
         "differs",
         "digest",
+        "dropped",
         "incarnation",
         "is_unknown",
         "known",
@@ -66,7 +67,7 @@ class PeerProgress:
     )
 
     def __init__(self, limits: Limits) -> None:
-        self.incarnation = ""  # of the store that the rest is about; empty before the first message
+        self.incarnation = ""  # of the origin that the rest is about; empty before the first message
         self.is_unknown = True  # what it has now is not known: ask first, rather than send everything
         self.reported = False  # what follows is what it had at its last report, not merely empty
         self.known: dict[Origin, int] = {}  # operations that it has
@@ -74,6 +75,7 @@ class PeerProgress:
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
         self.digest = ""  # of its applied state, when it knew and had settled that
         self.busy = False  # it may still make operations that no other site knows
+        self.dropped = False  # it has dropped the resource, by its last message: see tombstones.py
         self.last_contact_ms: int | None = None
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
         self.source = ""  # the site from which it wants what it lacks, see catch_up.py; empty: it knows of nothing
@@ -106,6 +108,12 @@ class PeerProgress:
 
     def note_two_contents(self) -> None:
         self.agrees = False
+
+    def note_dropped(self, now_ms: int) -> None:
+        """The peer has dropped this resource, after all sites had deleted it. What it had is as it was then."""
+        self.dropped, self.is_unknown, self._is_asked = True, False, False
+        self.last_contact_ms = now_ms
+        self._unanswered = 0
 
     def note_refusal(self) -> None:
         self.refused = True

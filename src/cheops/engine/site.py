@@ -17,10 +17,11 @@ from cheops.engine import (
     scheduler,
     snapshot,
     statements,
+    tombstones,
 )
 from cheops.engine.admission import NO_RULES, refusal
-from cheops.engine.documents import Message, Peers, SiteClock, key_of
-from cheops.engine.draft import draft_of
+from cheops.engine.documents import NO_DROPS, Ledger, Message, Peers, SiteClock, key_of
+from cheops.engine.draft import accept
 from cheops.engine.events import (
     Answer,
     ClientLeft,
@@ -82,6 +83,7 @@ class Site:
         self.assemblies = Assemblies(settings.limits)
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self.incarnations = Incarnations(origin)
+        self.drops = NO_DROPS
         self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
         self._active: set[str] = set()  # resources with something left to do or to send
         self._parked: dict[str, set[str]] = {}  # resources that wait, and for which sites; may be unloaded
@@ -134,6 +136,7 @@ class Site:
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.incarnations.recover(event, out)
+        self.drops = event.drops
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
         self._seen.update(event.peers)  # replicas share it
         self._backlog |= dict.fromkeys(event.unsynced)
@@ -237,12 +240,20 @@ class Site:
                 del self.replicas[resource]
             else:
                 self._residency.rest(resource, touched_ms)
-                health.save_at_rest(replica, out)
+                out.merge(self._guarded(replica, partial(self._rest, replica)))
         for resource in self._residency.pop_idle(self.settings.limits.idle_ms, self._now_ms):
             if self._is_in_use(self.replicas[resource]):
                 self._touch(self.replicas[resource])
             else:
                 del self.replicas[resource]
+
+    def _rest(self, replica: Replica, out: Effects) -> None:
+        """A resource comes to rest. Some of its log may be sealed now, which takes it up again."""
+        replica.is_resting = True
+        if retention.seal_due(replica):
+            self._complete_step(replica, out)
+        if replica.resource in self.replicas and replica.resource not in self._active:
+            health.save_at_rest(replica, out, self._now_ms)
 
     def _is_in_use(self, replica: Replica) -> bool:
         if replica.resource in self._parked:
@@ -252,6 +263,7 @@ class Site:
     # -- events of a resource ----------------------------------------------------------------------
 
     def _handle(self, replica: Replica, event: Event, out: Effects) -> None:
+        replica = self._in_present_life(replica, event, out)
         self._touch(replica)
         match event:
             case Submitted():
@@ -276,10 +288,29 @@ class Site:
         scheduler.advance(replica, out, self._now_ms)
         self._complete_step(replica, out)
 
-    def _on_loaded(self, event: Loaded, out: Effects) -> None:
-        replica = Replica(
-            event.resource,
-            self.origin,
+    def _in_present_life(self, replica: Replica, event: Event, out: Effects) -> Replica:
+        """The resource that an event is about. If that is a later one than the tombstone here, it begins anew."""
+        is_later = (isinstance(event, Received) and tombstones.gives_way(replica, event.message)) or (
+            isinstance(event, Submitted) and event.sites and tombstones.ends_with(replica, self._now_ms)
+        )
+        if not is_later or replica.slot.running or replica.clients:
+            return replica
+        self._drop(replica, out)
+        return self._new_replica(replica.resource, self.drops.generation)
+
+    def _drop(self, replica: Replica, out: Effects) -> None:
+        """Forget a resource, as if it had never been here."""
+        self.drops = tombstones.drop(replica, self.drops, out)
+        del self.replicas[replica.resource]
+        self._residency.drop(replica.resource)
+        self._active.discard(replica.resource)
+        for queue in (self._parked, self._backlog):
+            queue.pop(replica.resource, None)
+
+    def _new_replica(self, resource: str, generation: int) -> Replica:
+        replica = self.replicas[resource] = Replica(
+            resource,
+            tombstones.origin_in(self.origin, generation),
             self._matrix,
             self.settings.limits,
             policy_of=self.settings.policy_of,
@@ -287,7 +318,12 @@ class Site:
             met=self._seen,
             assemblies=self.assemblies,
         )
-        self.replicas[event.resource] = replica
+        return replica
+
+    def _on_loaded(self, event: Loaded, out: Effects) -> None:
+        ledgers = [one.generation for one in event.documents if isinstance(one, Ledger)]
+        is_new = not event.documents
+        replica = self._new_replica(event.resource, self.drops.generation if is_new else max(ledgers, default=0))
         self._touch(replica)
         waiting = self._loading.pop(event.resource, [])
         out.merge(self._guarded(replica, partial(self._load, replica, event), waiting))
@@ -379,6 +415,9 @@ class Site:
             self._active.add(replica.resource)
         elif behind:  # nothing can be done until one of them is up
             self._parked[replica.resource] = behind
+        if replica.due_ms is not None and not at_work and tombstones.may_drop(replica, self._now_ms):
+            self._drop(replica, out)
+            return
         # Unsynced until it is at rest.
         health.save(replica, out, unsynced=bool(at_work or behind), parked=replica.resource in self._parked)
 
@@ -415,24 +454,9 @@ class Site:
             out.others.append(replace(decided, resource=event.resource))
 
     def _accept(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
-        """Give an operation its number and stamp; from now on it is this site's."""
-        # The clock may have been set back since the resource was loaded: see incarnation.py.
-        seen = self.clock.seen(replica.history.latest) if replica.history.latest else self.clock
-        self.clock = seen.tick(self._now_ms)
-        self._save_clock(out)
         if not replica.history.ops and not replica.drafts:
             replica.set_type(self.settings.type_named(event.rtype))
-        draft = draft_of(replica, event, self.clock.stamp(self.origin), self.matrices, out)
-        if draft.verdict is None:
-            replica.drafts.append(draft)
-        else:
-            replica.add(draft)
-        if len(draft.deps) == 0 and draft.sites:
-            for site in draft.sites:  # the first operation of a resource: no site has anything of it yet
-                replica.peer(site).mark_empty()
-        out.documents[key_of(draft)] = draft
-        if draft.verdict is not None:
-            replica.outbox.push((draft,))
+        draft, self.clock = accept(replica, event, self.clock, self.matrices, out, self._now_ms)
         return draft
 
     def _save_clock(self, out: Effects) -> None:
@@ -443,7 +467,15 @@ class Site:
 
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         message = screened(message, peer, out)
-        if proof := incarnation.proof_in(replica, message):
+        if message.dropped:
+            replica.peer(peer).note_dropped(self._now_ms)
+            return
+        if tombstones.is_dropped_here(replica, message, self.drops):
+            if message.ask or message.ops or message.replies:
+                exchange.report_dropped(replica, peer, out)
+            return
+        message = tombstones.without_earlier_life(replica, message)
+        if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
             return
         if incarnation.is_claimed(replica, message):
@@ -467,7 +499,7 @@ class Site:
             self._save_clock(out)  # after a crash this site's stamps must still be later than those it has seen
         incarnation.note_earlier_stores(replica, message, out)
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
-        if self._seen.get(peer, message.incarnation) == message.incarnation:
+        if self._is_current(replica, peer, message):
             replica.take_report(peer, message, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
         catch_up.note_taken(replica, peer, message, self.up, self._now_ms)
@@ -482,6 +514,14 @@ class Site:
         if matrices := tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices):
             exchange.send_matrices(replica, peer, matrices, out)
         catch_up.attend(replica, peer, self.up, out, self._now_ms)
+
+    def _is_current(self, replica: Replica, peer: str, message: Message) -> bool:
+        """Whether a message is of the peer's present store, and of the last generation that was heard of."""
+        sent, heard = Origin(peer, message.incarnation), replica.peers.get(peer)
+        if self._seen.get(peer, sent.store) != sent.store:
+            return False
+        before = Origin(peer, heard.incarnation) if heard and heard.incarnation else sent
+        return before.store != sent.store or before.generation <= sent.generation
 
 
 def _resource_of(event: Event) -> str:

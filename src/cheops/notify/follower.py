@@ -152,7 +152,7 @@ class Follower:
         return True
 
     def _owes_summary(self, op: Operation) -> bool:
-        return op.verdict is not None and op.origin == self.origin and not op.is_silent
+        return op.verdict is not None and op.origin.shares_store(self.origin) and not op.is_silent
 
     def _await(self, db: sqlite3.Connection, awaited: PendingSummaries, op: Operation, at_ms: int) -> Iterator[Event]:
         """A summary is due; at once for an operation without any effect: no other site runs it."""

@@ -63,6 +63,8 @@ class Profile:
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
     tiny: float = 0.25  # of the histories in which messages and queues hold only a few documents
     http: bool = False  # the applications are HTTP services behind gateways (http_world.py)
+    tombstone_ms: int = 3_600_000  # for which deleted resources are remembered; longer than most histories
+    bursts: int = 0  # short periods with all the operations, long pauses between them; 0: operations at any time
 
     @property
     def is_quiet(self) -> bool:
@@ -114,6 +116,12 @@ PROFILES = {
             "byzantine", byzantine=True, policed=True, operations=30, duration_ms=8_000, loss=0.02, duplication=0.02,
             long_delay=0.02, partitions=1, one_way_cuts=0, crashes=1, crash_between_effects=0.0005, skew_ms=1_000,
             clock_jumps=1, trouble=0.005, bad_command=0.02,
+        ),
+        # Cuts, crashes and delays together are shorter than half of the time for which tombstones are kept: see
+        # `tombstones.ends_with`.
+        Profile(
+            "deletions", tombstone_ms=24_000, operations=60, duration_ms=130_000, bursts=3, resources=5, deletes=0.35,
+            site_changes=0.03, partitions=8, crashes=8, skew_ms=1_000, bad_command=0.02,
         ),
         Profile("http", http=True, operations=60, deletes=0.06, crashes=3, crash_between_effects=0.001),
     )
@@ -167,8 +175,19 @@ def _schedule_operations(world: "World") -> None:
     resources = [_resource(world, number) for number in range(profile.resources)]
     for number in range(profile.operations):
         resource = resources[number] if number < len(resources) else random.choice(resources)
-        at_ms = 5 if number < len(resources) else random.randint(10, profile.duration_ms)
+        at_ms = 5 if number < len(resources) else _time_of_operation(world)
         world.after(at_ms, lambda r=resource, n=number: _submit(world, r, n))  # type: ignore[misc]
+
+
+_BURST_MS = 8_000
+
+
+def _time_of_operation(world: "World") -> int:
+    random, profile = world.random, world.profile
+    if not profile.bursts:
+        return random.randint(10, profile.duration_ms)
+    begin_ms = random.randrange(profile.bursts) * profile.duration_ms // profile.bursts
+    return begin_ms + random.randint(10, _BURST_MS)
 
 
 class _Resource:

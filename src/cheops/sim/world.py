@@ -39,6 +39,7 @@ from cheops.log.operation import Operation, OpId, Reply, Status, Verdict, conten
 from cheops.log.policy import Policy, SiteGroup
 from cheops.peers.heartbeat import Watermark
 from cheops.sim.apps import ALL_APPS, App
+from cheops.sim.lives import Lives
 from cheops.sim.membership import Membership
 from cheops.sim.node import Backup, Node
 from cheops.sim.workload import Profile
@@ -107,6 +108,7 @@ class World:
         settings = self.settings(profile)
         self.nodes = {name: Node(name, settings) for name in names}
         self.membership = Membership(self)
+        self.lives = Lives(self)
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
             self.restart(name)
@@ -196,9 +198,16 @@ class World:
     def _ticker(self, name: str) -> Callable[[], None]:
         def tick() -> None:
             self.deliver(name, Tick())
+            self._sweep(name)
             self.after(_TICK_MS, tick)
 
         return tick
+
+    def _sweep(self, name: str) -> None:
+        """As an agent does from time to time: find what may be dropped."""
+        node = self.nodes[name]
+        if due := node.due(self.now_ms):
+            self.deliver(name, Enumerated("", due))
 
     def _heart(self, name: str) -> Callable[[], None]:
         def beat() -> None:
@@ -264,6 +273,7 @@ class World:
                 self.prepare_save(node, effect)
                 node.disk.write(effect)
                 self._maybe_crash("unsynced write lost")
+                self.lives.note_forgotten(node, effect.forget)
                 node.disk.sync()
                 self.note_saved(node, effect)
             case Run():
@@ -478,7 +488,14 @@ class World:
 
 def _drawn_limits(random: Random, profile: Profile) -> Limits:
     """Low ones; in some histories so low that a log takes many messages, and a snapshot many pieces."""
-    limits = Limits(idle_ms=3_000, seal_after=3, parked=1, batch=profile.batch, waiting=profile.waiting)
+    limits = Limits(
+        idle_ms=3_000,
+        seal_after=3,
+        parked=1,
+        batch=profile.batch,
+        waiting=profile.waiting,
+        tombstone_ms=profile.tombstone_ms,
+    )
     if random.random() >= profile.tiny:
         return limits
     batch, waiting = random.randint(2, 6), random.randint(4, 30)

@@ -96,7 +96,7 @@ _PAGE = 500  # documents that are read and signed at a time
 
 @dataclass(frozen=True, slots=True)
 class DocumentSigner:
-    """Signs the documents of one origin."""
+    """Signs the documents of one site, as long as it has this store."""
 
     origin: Origin
     sign: Sign
@@ -106,7 +106,7 @@ class DocumentSigner:
         return (
             isinstance(document, _SIGNED)
             and not document.signature
-            and document.origin == self.origin
+            and document.origin.shares_store(self.origin)
             and (is_shared(document) or isinstance(document, Statement))  # which other sites get inside of a seal
         )
 
@@ -145,7 +145,7 @@ def sign_stored_documents(store: Store, signer: DocumentSigner, has_signed: HasS
     while changes := store.changes(since, _PAGE):
         documents = store.read(change.key for change in changes).values()
         for document in documents:
-            if not isinstance(document, Operation | Reply) or document.origin != signer.origin:
+            if not isinstance(document, Operation | Reply) or not document.origin.shares_store(signer.origin):
                 continue
             if document.signature and not has_signed(document.signature):
                 force_setattr(document, "signature", "")  # nobody else has this object: it was just read

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cheops.engine.documents import NO_LINEAGE, Document, Key, Lineage, Peers, SiteClock
+from cheops.engine.documents import NO_DROPS, NO_LINEAGE, Document, Drops, Key, Lineage, Peers, SiteClock
 from cheops.engine.events import Recovered, Save
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import Clock
@@ -126,6 +126,7 @@ def recovered_from(documents: Iterable[Document], unsynced: Iterable[str]) -> Re
         tuple(unsynced),
         next((document.incarnations for document in documents if isinstance(document, Peers)), {}),
         next((document for document in documents if isinstance(document, Lineage)), NO_LINEAGE),
+        next((document for document in documents if isinstance(document, Drops)), NO_DROPS),
     )
 
 

@@ -1,0 +1,219 @@
+"""Tombstones: how a deleted resource leaves.
+
+A deleted resource must be remembered for a while: a site that has not heard of the deletion would bring it back. When
+every site of the list has settled the deletion, and a seal says so, no site lacks anything any more. What is left then
+is a *tombstone*: the deletion, the list of sites and the seal. It is not listed, and it is dropped after
+`Limits.tombstone_ms`, with everything that is known of the resource (`may_drop`). A tombstone whose list names a site
+that was removed from the mesh stays: that site may be admitted again, and has not settled the deletion.
+
+After that, a site that begins the resource again would give numbers a second time, and others may still have the
+earlier ones. So dropping counts *generations* (`Drops`), and what a site begins or joins from then on, it does as
+another origin (cheops.log.operation.Origin). The operations of a name therefore fall into *lives* that share no origin:
+
+    a later life    begins without knowledge of the one before, and is stamped after it. A tombstone gives way to it at
+                    once (`gives_way`), so sites need not drop theirs at the same moment.
+    an earlier one  is what a site with a tombstone still reports (`Message.tombstone`). For a site that is in a later
+                    life this means that the other one has nothing of it (`without_earlier_life`).
+
+**A site that still has what others have dropped** did not settle the deletion: its store is from an old backup. It is
+not believed. A site recognises the log by its own documents, of a generation that it has dropped (`is_dropped_here`),
+takes nothing of it, and says so (`Message.dropped`). The other site then is DIVERGED until somebody deletes its copy;
+then its log needs no seal to be dropped.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from cheops.engine import retention
+from cheops.engine.documents import (
+    Drops,
+    Inherited,
+    Key,
+    Ledger,
+    Message,
+    Started,
+    key_of,
+    op_key,
+    reply_key,
+)
+from cheops.engine.events import Effects
+from cheops.engine.replica import Replica
+from cheops.log.causality import common
+from cheops.log.operation import Operation, Origin, Reply, Statement
+from cheops.text import in_words
+
+# For this part of its time a tombstone can be continued: a client's operation on the resource comes after the deletion
+# in the same log. Later ones begin another life, because other sites may drop the tombstone before they hear of it.
+_CONTINUED_PART = 2
+
+# -- what a tombstone is ---------------------------------------------------------------------------------
+
+
+def is_tombstone(replica: Replica) -> bool:
+    """Whether nothing is left of a resource but its deletion, at all its sites."""
+    if not retention.is_deleted(replica) or replica.inbox.waiting:
+        return False
+    if replica.proofs or replica.withdrawn:
+        return False  # an operator may need them
+    return retention.all_settled(replica) and (retention.is_sealed(replica) or _is_dropped_elsewhere(replica))
+
+
+def _is_dropped_elsewhere(replica: Replica) -> bool:
+    """Whether every other site has dropped the resource: then nobody is left to sign a seal."""
+    others = [replica.peers.get(site) for site in replica.sites if site != replica.site]
+    return bool(others) and all(view is not None and view.dropped for view in others)
+
+
+def bury(replica: Replica, out: Effects) -> None:
+    """Keep of a tombstone only what it needs: the replies to what was deleted go."""
+    history = replica.history
+    views = [replica.peer(peer) for peer in replica.targets()]
+    everywhere = common([replica.replies.known, *(view.known_replies for view in views)])
+
+    def is_pointless(reply: Reply) -> bool:
+        is_over = reply.op is not None and reply.op in history.fates
+        return is_over and reply.n <= everywhere.get(reply.origin, 0)
+
+    pointless = replica.replies.drop(is_pointless)
+    if pointless:
+        replica.replies.forget_operations({reply.op for reply in pointless if reply.op})
+        out.drop(reply_key(replica.resource, reply.origin, reply.n) for reply in pointless)
+
+
+def due_ms(replica: Replica) -> int | None:
+    """When a tombstone may be dropped; None if nothing is known of the resource."""
+    latest = replica.history.latest
+    return latest.time_ms + replica.limits.tombstone_ms if latest else None
+
+
+def doubt(replica: Replica) -> str:
+    """Why the resource here should not be there; empty if no other site says so."""
+    if replica.history.is_deleted or not any(view.dropped for view in replica.peers.values()):
+        return ""
+    dropped = [site for site in replica.sites if (view := replica.peers.get(site)) and view.dropped]
+    if not dropped:
+        return ""
+    have = "has" if len(dropped) == 1 else "have"
+    return (
+        f"all sites had deleted it, and {in_words(dropped)} {have} forgotten it since; "
+        f"the store of {replica.site} is from before that. Delete it here, or create it under another id"
+    )
+
+
+# -- dropping it -----------------------------------------------------------------------------------------
+
+
+def may_drop(replica: Replica, now_ms: int) -> bool:
+    """Whether everything that is known of a resource may go, and it is time for that."""
+    due = due_ms(replica)
+    if due is None or now_ms < due or replica.clients or replica.slot.running:
+        return False
+    return is_tombstone(replica) and replica.gone.isdisjoint(replica.history.ever_listed)
+
+
+def drop(replica: Replica, drops: Drops, out: Effects) -> Drops:
+    """Forget all documents of a resource; return what the site remembers of that."""
+    keys = set(_keys(replica))
+    out.drop((*keys, *(key for key in out.documents if key[1:2] == (replica.resource,) and key not in keys)))
+    latest = replica.history.latest
+    drops = Drops(drops.generation + 1, max(drops.until_ms, latest.time_ms if latest else 0))
+    out.documents[key_of(drops)] = drops
+    return drops
+
+
+def _keys(replica: Replica) -> Iterator[Key]:
+    """The keys of everything that the store may have of a resource."""
+    resource = replica.resource
+    ids = (*replica.history.ops, *(draft.id for draft in replica.drafts))
+    yield from (op_key(resource, id_) for id_ in ids)
+    yield from (reply_key(resource, reply.origin, reply.n) for reply in replica.replies)
+    yield from (key_of(proof) for proof in replica.proofs.values())
+    yield from (key_of(one) for one in replica.withdrawn.values())
+    yield key_of(Ledger(resource))
+    yield key_of(Started(resource, 0, None))
+    yield key_of(Inherited(resource, ()))
+    yield key_of(Statement(resource, replica.origin, "", 0))
+
+
+def ends_with(replica: Replica, now_ms: int) -> bool:
+    """Whether a client's operation begins another life, instead of continuing the log of the tombstone."""
+    due = due_ms(replica)
+    if due is None or now_ms < due - replica.limits.tombstone_ms // _CONTINUED_PART:
+        return False
+    return is_tombstone(replica)
+
+
+# -- lives -----------------------------------------------------------------------------------------------
+
+
+def origin_in(own: Origin, generation: int) -> Origin:
+    """The origin of a site in a resource that it began, or joined, in a generation."""
+    return Origin(own.site, f"{own.store}.{generation}") if generation else Origin(own.site, own.store)
+
+
+def gives_way(replica: Replica, message: Message) -> bool:
+    """Whether a message is about a later life than that of the tombstone here; or of the log here, if this site has
+    left the resource: then it waits for nothing."""
+    history = replica.history
+    if message.tombstone is not None or message.dropped or not message.ops or history.latest is None:
+        return False
+    if _shares_origin(replica, message) or any(op.stamp <= history.latest for op in message.ops):
+        return False
+    begins = any(not op.deps and replica.site in (op.sites or ()) for op in message.ops)
+    has_left = bool(history.site_list) and not replica.is_involved and replica.applied.is_settled
+    return (begins or message.snapshot is not None) and (has_left or is_tombstone(replica))
+
+
+def without_earlier_life(replica: Replica, message: Message) -> Message:
+    """A message of a site that still has the tombstone of an earlier life: it has nothing of this one."""
+    if message.tombstone is None or not replica.history.known or _shares_origin(replica, message):
+        return message
+    if any(op.stamp <= message.tombstone for op in replica.history.ops.values()):
+        return message
+    return replace(
+        message,
+        ops=(),
+        replies=(),
+        matrices=(),
+        known={},
+        known_replies={},
+        replies_after={},
+        settled={},
+        digest="",
+        summary="",
+        snapshot=None,
+        piece=None,
+        source="",
+        seal_wanted={},
+        seal_origins=(),
+        statements=(),
+        tombstone=None,
+    )
+
+
+def _shares_origin(replica: Replica, message: Message) -> bool:
+    return not replica.history.known.keys().isdisjoint(message.known)
+
+
+def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
+    """Whether a message is about what this site has dropped: it counts what this very store made, in a generation of
+    which nothing is here. What is stamped later than all that was dropped proves something else: that the store here is
+    an old copy (incarnation.py)."""
+    if not drops.generation:
+        return False
+    own, counted = replica.origin, {**message.known, **message.known_replies}
+    ours = {
+        origin
+        for origin in (*counted, *(op.origin for op in message.ops), *(reply.origin for reply in message.replies))
+        if origin.shares_store(own) and origin != own and origin.generation < drops.generation
+    }
+    ours -= {*replica.history.known, *replica.replies.known}
+    return bool(ours) and not any(op.origin in ours and op.stamp.time_ms > drops.until_ms for op in message.ops)
+
+
+def of_message(replica: Replica) -> Operation | None:
+    """The last operation of a tombstone, whose stamp its site reports; None if it is none."""
+    if not is_tombstone(replica):
+        return None
+    return max(replica.history.ops.values(), key=lambda op: op.stamp, default=None)
