@@ -207,8 +207,12 @@ class Replica:
                 yield sealing.id
 
     def is_behind(self, peer: str) -> bool:
-        """Whether a peer is not known to have all operations and replies."""
-        return self.peer(peer).is_behind(self.history.known, self.replies.known)
+        """Whether a peer is not known to have all operations and replies. A deletion must also be done there before it
+        can be forgotten here; a peer that has not said so is asked again."""
+        view = self.peer(peer)
+        if self.history.is_deleted and not covers(view.settled, self.history.known):
+            return True
+        return view.is_behind(self.history.known, self.replies.known)
 
     @property
     def is_synced(self) -> bool:

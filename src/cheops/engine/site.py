@@ -443,7 +443,7 @@ class Site:
     # -- submitting --------------------------------------------------------------------------------
 
     def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
-        if problem := refusal(replica, event):
+        if problem := tombstones.refusal(replica, event, self._now_ms) or refusal(replica, event):
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._accept(replica, event, out)

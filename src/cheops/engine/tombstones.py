@@ -10,8 +10,9 @@ After that, a site that begins the resource again would give numbers a second ti
 earlier ones. So dropping counts *generations* (`Drops`), and what a site begins or joins from then on, it does as
 another origin (cheops.log.operation.Origin). The operations of a name therefore fall into *lives* that share no origin:
 
-    a later life    begins without knowledge of the one before, and is stamped after it. A tombstone gives way to it at
-                    once (`gives_way`), so sites need not drop theirs at the same moment.
+    a later life    begins without knowledge of the one before, and is stamped well after it. A tombstone gives way to
+                    it (`gives_way`), so sites need not drop theirs at the same moment. From half of the time on,
+                    clients begin another life, or are refused if others may have dropped it already (`is_closed`).
     an earlier one  is what a site with a tombstone still reports (`Message.tombstone`). For a site that is in a later
                     life this means that the other one has nothing of it (`without_earlier_life`).
 
@@ -37,14 +38,14 @@ from cheops.engine.documents import (
     op_key,
     reply_key,
 )
-from cheops.engine.events import Effects
+from cheops.engine.events import Effects, Submitted
 from cheops.engine.replica import Replica
-from cheops.log.causality import common
+from cheops.log.causality import common, covers
 from cheops.log.operation import Operation, Origin, Reply, Statement
 from cheops.text import in_words
 
-# For this part of its time a tombstone can be continued: a client's operation on the resource comes after the deletion
-# in the same log. Later ones begin another life, because other sites may drop the tombstone before they hear of it.
+# For this part of the time that a tombstone is kept, its log can be continued: a client's operation comes after the
+# deletion. A later one begins another life, because other sites may drop the tombstone before they hear of it.
 _CONTINUED_PART = 2
 
 # -- what a tombstone is ---------------------------------------------------------------------------------
@@ -136,12 +137,34 @@ def _keys(replica: Replica) -> Iterator[Key]:
     yield key_of(Statement(resource, replica.origin, "", 0))
 
 
-def ends_with(replica: Replica, now_ms: int) -> bool:
-    """Whether a client's operation begins another life, instead of continuing the log of the tombstone."""
-    due = due_ms(replica)
-    if due is None or now_ms < due - replica.limits.tombstone_ms // _CONTINUED_PART:
+def is_closed(replica: Replica, at_ms: int) -> bool:
+    """Whether nothing may be added to the log of a deleted resource at this time: other sites may have dropped it soon
+    after. It is sealed, so they know that this site has nothing more of it."""
+    latest = replica.history.latest
+    if latest is None or at_ms < latest.time_ms + replica.limits.tombstone_ms // _CONTINUED_PART:
         return False
-    return is_tombstone(replica)
+    return retention.is_deleted(replica) and retention.is_sealed(replica)
+
+
+def ends_with(replica: Replica, now_ms: int) -> bool:
+    """Whether a client's operation begins another life."""
+    return is_closed(replica, now_ms) and is_tombstone(replica)
+
+
+def refusal(replica: Replica, event: Submitted, now_ms: int) -> str | None:
+    """Why a client's operation on a deleted resource is refused, or None."""
+    if not is_closed(replica, now_ms):
+        return None
+    if not is_tombstone(replica):
+        others = in_words([site for site in replica.targets() if not _has_settled(replica, site)])
+        return (
+            f"the resource was deleted, and {others} may have forgotten it; try again when this site has heard of them"
+        )
+    return None if event.sites else "the resource was deleted; name its sites to create it again"
+
+
+def _has_settled(replica: Replica, site: str) -> bool:
+    return covers(replica.peer(site).settled, replica.history.known)
 
 
 # -- lives -----------------------------------------------------------------------------------------------
@@ -153,16 +176,17 @@ def origin_in(own: Origin, generation: int) -> Origin:
 
 
 def gives_way(replica: Replica, message: Message) -> bool:
-    """Whether a message is about a later life than that of the tombstone here; or of the log here, if this site has
-    left the resource: then it waits for nothing."""
+    """Whether a message is about a later life than that of the deleted resource here; or than that of the log here, if
+    this site has left the resource: then it waits for nothing."""
     history = replica.history
     if message.tombstone is not None or message.dropped or not message.ops or history.latest is None:
         return False
-    if _shares_origin(replica, message) or any(op.stamp <= history.latest for op in message.ops):
+    first = min(op.stamp for op in message.ops)
+    if first <= history.latest or _shares_origin(replica, message):
         return False
     begins = any(not op.deps and replica.site in (op.sites or ()) for op in message.ops)
     has_left = bool(history.site_list) and not replica.is_involved and replica.applied.is_settled
-    return (begins or message.snapshot is not None) and (has_left or is_tombstone(replica))
+    return (begins or message.snapshot is not None) and (has_left or is_closed(replica, first.time_ms))
 
 
 def without_earlier_life(replica: Replica, message: Message) -> Message:
