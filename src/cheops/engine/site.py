@@ -290,6 +290,10 @@ class Site:
 
     def _in_present_life(self, replica: Replica, event: Event, out: Effects) -> Replica:
         """The resource that an event is about. If that is a later one than the tombstone here, it begins anew."""
+        if not isinstance(event, Received | Submitted) or not tombstones.may_be_over(replica):
+            return replica
+        if not replica.applied.is_settled:  # it was just loaded
+            scheduler.advance(replica, out, self._now_ms)
         is_later = (isinstance(event, Received) and tombstones.gives_way(replica, event.message)) or (
             isinstance(event, Submitted) and event.sites and tombstones.ends_with(replica, self._now_ms)
         )

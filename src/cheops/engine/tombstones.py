@@ -137,6 +137,11 @@ def _keys(replica: Replica) -> Iterator[Key]:
     yield key_of(Statement(resource, replica.origin, "", 0))
 
 
+def may_be_over(replica: Replica) -> bool:
+    """Whether the resource is deleted, or has left this site. A quick look: mostly neither is true."""
+    return replica.history.is_deleted or (bool(replica.history.site_list) and not replica.is_involved)
+
+
 def is_closed(replica: Replica, at_ms: int) -> bool:
     """Whether nothing may be added to the log of a deleted resource at this time: other sites may have dropped it soon
     after. It is sealed, so they know that this site has nothing more of it."""
@@ -156,10 +161,8 @@ def refusal(replica: Replica, event: Submitted, now_ms: int) -> str | None:
     if not is_closed(replica, now_ms):
         return None
     if not is_tombstone(replica):
-        others = in_words([site for site in replica.targets() if not _has_settled(replica, site)])
-        return (
-            f"the resource was deleted, and {others} may have forgotten it; try again when this site has heard of them"
-        )
+        others = [site for site in replica.targets() if not _has_settled(replica, site)] or ["other sites"]
+        return f"the resource was deleted, and {in_words(others)} may have forgotten it: try again later"
     return None if event.sites else "the resource was deleted; name its sites to create it again"
 
 
@@ -184,7 +187,7 @@ def gives_way(replica: Replica, message: Message) -> bool:
     first = min(op.stamp for op in message.ops)
     if first <= history.latest or _shares_origin(replica, message):
         return False
-    begins = any(not op.deps and replica.site in (op.sites or ()) for op in message.ops)
+    begins = any(not op.deps or replica.site in (op.sites or ()) for op in message.ops)
     has_left = bool(history.site_list) and not replica.is_involved and replica.applied.is_settled
     return (begins or message.snapshot is not None) and (has_left or is_closed(replica, first.time_ms))
 
