@@ -297,7 +297,7 @@ class Site:
         is_later = (isinstance(event, Received) and tombstones.gives_way(replica, event.message)) or (
             isinstance(event, Submitted) and event.sites and tombstones.ends_with(replica, self._now_ms)
         )
-        if not is_later or replica.slot.running or replica.clients:
+        if not is_later or replica.slot.running:
             return replica
         self._drop(replica, out)
         return self._new_replica(replica.resource, self.drops.generation)

@@ -108,7 +108,8 @@ def doubt(replica: Replica) -> str:
 def may_drop(replica: Replica, now_ms: int) -> bool:
     """Whether everything that is known of a resource may go, and it is time for that."""
     due = due_ms(replica)
-    if due is None or now_ms < due or replica.clients or replica.slot.running:
+    # A client may still wait for a site whose reply nobody has: it waits no longer than it wants to.
+    if due is None or now_ms < due or replica.slot.running:
         return False
     return is_tombstone(replica) and replica.gone.isdisjoint(replica.history.ever_listed)
 

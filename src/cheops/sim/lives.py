@@ -5,9 +5,10 @@ operation may build on what a site has dropped and be unknown there. At the end 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
-from cheops.engine.documents import Key, Ledger
+from cheops.engine.documents import Document, Ledger, key_of
+from cheops.engine.events import Save
 from cheops.log.causality import Vector, contains
 from cheops.log.operation import Operation, OpId
 from cheops.sim.node import Node
@@ -21,15 +22,13 @@ class Lives:
         self._world = world
         self.ended: dict[str, dict[OpId, Operation]] = {}  # by resource: the operations of lives that ended
 
-    def note_forgotten(self, node: Node, forgotten: tuple[Key, ...]) -> None:
-        """A site is about to forget documents; whole resources among them."""
-        for key in forgotten:
-            if key[0] == "ledger" and (resource := str(key[1])) in self._world.decided:
-                ledgers = [d for d in node.disk.of_resource(resource) if isinstance(d, Ledger)]
-                replica = node.replica_on_disk(resource) if ledgers else None
-                if replica is not None:
-                    self._world.inject("resource dropped", f"{node.name} drops {resource}")
-                    self._end(node.name, resource, replica.history.known)
+    def note_save(self, node: Node, save: Save) -> None:
+        """A site is about to save something: perhaps that it has dropped a resource, or begun it anew."""
+        dropped = {str(key[1]) for key in save.forget if key[0] == "ledger"}
+        for resource in sorted(dropped | {d.resource for d in save.documents if _is_of_later_life(node, d)}):
+            if resource in self._world.decided and (replica := node.replica_on_disk(resource)):
+                self._world.inject("resource dropped", f"{node.name} drops {resource}")
+                self._end(node.name, resource, replica.history.known)
 
     def _end(self, site: str, resource: str, known: Vector) -> None:
         world, decided = self._world, self._world.decided[resource]
@@ -45,6 +44,14 @@ class Lives:
         """Whether all that a site knows of a resource is of a life that has ended."""
         ended = self.ended.get(resource, {})
         return all(OpId(origin, n) in ended for origin, n in known.items())
+
+
+def _is_of_later_life(node: Node, document: Document) -> TypeGuard[Ledger]:
+    """Whether a ledger is of a later generation than the one on the disk."""
+    if not isinstance(document, Ledger) or not document.generation:
+        return False
+    before = node.disk.durable.get(key_of(document))
+    return isinstance(before, Ledger) and before.generation < document.generation
 
 
 def leftovers(world: "World", resource: str) -> Iterator[str]:

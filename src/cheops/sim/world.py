@@ -273,7 +273,7 @@ class World:
                 self.prepare_save(node, effect)
                 node.disk.write(effect)
                 self._maybe_crash("unsynced write lost")
-                self.lives.note_forgotten(node, effect.forget)
+                self.lives.note_save(node, effect)
                 node.disk.sync()
                 self.note_saved(node, effect)
             case Run():
