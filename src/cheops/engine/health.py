@@ -48,24 +48,25 @@ def save(replica: Replica, out: Effects, *, unsynced: bool, parked: bool) -> Non
     state = counted_state(replica)
     if state == State.CONVERGED and not parked and replica.state not in {State.CONVERGED, *TROUBLED}:
         state = replica.state or State.UNKNOWN  # until it is at rest
-    due_ms = replica.due_ms
     if state == State.DELETED and replica.state != State.DELETED:
         tombstones.bury(replica, out)
-        due_ms = tombstones.due_ms(replica)
-    replica.save_state(
-        out,
-        state,
-        unsynced=unsynced or replica.is_saved_unsynced,
-        due_ms=due_ms if state == State.DELETED else None,
-    )
+    replica.save_state(out, state, unsynced=unsynced or replica.is_saved_unsynced, due_ms=_due_ms(replica, state))
 
 
 def save_at_rest(replica: Replica, out: Effects, now_ms: int) -> None:
-    state, due_ms = counted_state(replica), replica.due_ms
+    state = counted_state(replica)
+    due_ms = _due_ms(replica, state)
     if due_ms is not None and due_ms <= now_ms:  # it could not be dropped: a site of its list was removed, say
         due_ms = now_ms + replica.limits.tombstone_ms // _LATER_PART
-    replica.save_state(out, state, unsynced=False, due_ms=due_ms if state == State.DELETED else None)
+    replica.save_state(out, state, unsynced=False, due_ms=due_ms)
     replica.save_progress(out)
+
+
+def _due_ms(replica: Replica, state: str) -> int | None:
+    """When a resource in this state may be dropped; None if it is not to be dropped."""
+    if state == State.DELETED or (not state and tombstones.has_left(replica)):
+        return tombstones.due_ms(replica) if replica.due_ms is None else replica.due_ms
+    return None
 
 
 # -- computing it --------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class PeerProgress:
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
         is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
-        self.is_unknown, self.reported = False, True
+        self.is_unknown, self.reported, self.dropped = False, True, False
         self._is_asked = self._is_asked and message.ask  # a question is no answer: it has not chosen a source
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
             self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation

@@ -3,8 +3,9 @@
 A deleted resource must be remembered for a while: a site that has not heard of the deletion would bring it back. When
 every site of the list has settled the deletion, and a seal says so, no site lacks anything any more. What is left then
 is a *tombstone*: the deletion, the list of sites and the seal. It is not listed, and it is dropped after
-`Limits.tombstone_ms`, with everything that is known of the resource (`may_drop`). A tombstone whose list names a site
-that was removed from the mesh stays: that site may be admitted again, and has not settled the deletion.
+`Limits.tombstone_ms`, with everything that is known of the resource (`may_drop`). So is what a site keeps of a resource
+that it has left (`has_left`): it would bring the resource back to a site with a new store. What names a site that was
+removed from the mesh stays: that site may be admitted again, and has not settled the deletion.
 
 After that, a site that begins the resource again would give numbers a second time, and others may still have the
 earlier ones. So dropping counts *generations* (`Drops`), and what a site begins or joins from then on, it does as
@@ -60,6 +61,15 @@ def is_tombstone(replica: Replica) -> bool:
     return retention.all_settled(replica) and (retention.is_sealed(replica) or _is_dropped_elsewhere(replica))
 
 
+def has_left(replica: Replica) -> bool:
+    """Whether this site has left a resource, and no other site needs anything of it any more."""
+    if replica.is_involved or not replica.history.site_list or not replica.applied.is_settled:
+        return False
+    if replica.drafts or replica.inbox.waiting or replica.proofs or replica.withdrawn or replica.applied.dirty:
+        return False
+    return replica.is_synced
+
+
 def _is_dropped_elsewhere(replica: Replica) -> bool:
     """Whether every other site has dropped the resource: then nobody is left to sign a seal."""
     others = [replica.peers.get(site) for site in replica.sites if site != replica.site]
@@ -111,7 +121,9 @@ def may_drop(replica: Replica, now_ms: int) -> bool:
     # A client may still wait for a site whose reply nobody has: it waits no longer than it wants to.
     if due is None or now_ms < due or replica.slot.running:
         return False
-    return is_tombstone(replica) and replica.gone.isdisjoint(replica.history.ever_listed)
+    if not replica.gone.isdisjoint(replica.history.ever_listed):
+        return False
+    return is_tombstone(replica) or has_left(replica)
 
 
 def drop(replica: Replica, drops: Drops, out: Effects) -> Drops:
@@ -189,8 +201,8 @@ def gives_way(replica: Replica, message: Message) -> bool:
     if first <= history.latest or _shares_origin(replica, message):
         return False
     begins = any(not op.deps or replica.site in (op.sites or ()) for op in message.ops)
-    has_left = bool(history.site_list) and not replica.is_involved and replica.applied.is_settled
-    return (begins or message.snapshot is not None) and (has_left or is_closed(replica, first.time_ms))
+    left = bool(history.site_list) and not replica.is_involved and replica.applied.is_settled
+    return (begins or message.snapshot is not None) and (left or is_closed(replica, first.time_ms))
 
 
 def without_earlier_life(replica: Replica, message: Message) -> Message:
@@ -226,9 +238,10 @@ def _shares_origin(replica: Replica, message: Message) -> bool:
 
 def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
     """Whether a message is about what this site has dropped: it counts what this very store made, in a generation of
-    which nothing is here. What is stamped later than all that was dropped proves something else: that the store here is
-    an old copy (incarnation.py)."""
-    if not drops.generation:
+    which nothing is here. What is stamped later than all that was dropped means something else: a list with this site,
+    that it has come back to a resource that it had left; an operation of its own, that the store here is an old copy
+    (incarnation.py)."""
+    if not drops.generation or _is_listed_since(replica, message, drops):
         return False
     own, counted = replica.origin, {**message.known, **message.known_replies}
     ours = {
@@ -238,6 +251,11 @@ def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
     }
     ours -= {*replica.history.known, *replica.replies.known}
     return bool(ours) and not any(op.origin in ours and op.stamp.time_ms > drops.until_ms for op in message.ops)
+
+
+def _is_listed_since(replica: Replica, message: Message, drops: Drops) -> bool:
+    known = (*message.ops, *replica.inbox.waiting.values(), *replica.history.ops.values())
+    return any(replica.site in (op.sites or ()) and op.stamp.time_ms > drops.until_ms for op in known)
 
 
 def of_message(replica: Replica) -> Operation | None:

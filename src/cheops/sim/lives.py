@@ -5,11 +5,11 @@ operation may build on what a site has dropped and be unknown there. At the end 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
-from cheops.engine.documents import Document, Ledger, key_of
+from cheops.engine.documents import Ledger, key_of
 from cheops.engine.events import Save
-from cheops.log.causality import Vector, contains
+from cheops.log.causality import NOTHING, Vector, contains, joined
 from cheops.log.operation import Operation, OpId
 from cheops.sim.node import Node
 
@@ -22,11 +22,18 @@ class Lives:
         self._world = world
         self.ended: dict[str, dict[OpId, Operation]] = {}  # by resource: the operations of lives that ended
 
+        self.had: dict[tuple[str, str], Vector] = {}  # by site and resource: what it knew of what it has dropped
+
     def note_save(self, node: Node, save: Save) -> None:
         """A site is about to save something: perhaps that it has dropped a resource, or begun it anew."""
         dropped = {str(key[1]) for key in save.forget if key[0] == "ledger"}
-        for resource in sorted(dropped | {d.resource for d in save.documents if _is_of_later_life(node, d)}):
+        renewed = {d.resource for d in save.documents if isinstance(d, Ledger) and _is_of_later_life(node, d)}
+        for resource in sorted(dropped | renewed):
             if resource in self._world.decided and (replica := node.replica_on_disk(resource)):
+                had = self.had.get((node.name, resource), {})
+                self.had[node.name, resource] = joined(had, replica.history.known)
+                if not replica.is_involved:
+                    continue  # it had left: the others go on
                 self._world.inject("resource dropped", f"{node.name} drops {resource}")
                 self._end(node.name, resource, replica.history.known)
 
@@ -40,18 +47,18 @@ class Lives:
             elif not known.keys().isdisjoint(op.deps):
                 world.status_problems.append(f"{site} drops {resource}, and lacks {op.id}, which continues it")
 
+    def had_at(self, site: str, resource: str) -> Vector:
+        return self.had.get((site, resource), NOTHING)
+
     def is_ended(self, resource: str, known: Vector) -> bool:
         """Whether all that a site knows of a resource is of a life that has ended."""
         ended = self.ended.get(resource, {})
         return all(OpId(origin, n) in ended for origin, n in known.items())
 
 
-def _is_of_later_life(node: Node, document: Document) -> TypeGuard[Ledger]:
-    """Whether a ledger is of a later generation than the one on the disk."""
-    if not isinstance(document, Ledger) or not document.generation:
-        return False
-    before = node.disk.durable.get(key_of(document))
-    return isinstance(before, Ledger) and before.generation < document.generation
+def _is_of_later_life(node: Node, ledger: Ledger) -> bool:
+    before = node.disk.durable.get(key_of(ledger))
+    return isinstance(before, Ledger) and before.generation < ledger.generation
 
 
 def leftovers(world: "World", resource: str) -> Iterator[str]:
