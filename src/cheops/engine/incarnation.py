@@ -85,8 +85,8 @@ class OldCopyProof:
 def proof_in(replica: Replica, message: Message, drops: Drops) -> OldCopyProof | None:
     """What in a message this site has made, and its store does not know. The documents were verified before."""
     own, known = replica.origin, replica.history.known
-    if later := next((op for op in message.ops if _is_of_later_generation(op.origin, own, drops)), None):
-        return OldCopyProof(f"{later.id} of a generation that its store does not know", later.stamp)
+    if lost := next((op for op in message.ops if _is_of_lost_generation(op, replica, drops)), None):
+        return OldCopyProof(f"{lost.id}, which its store neither has nor has dropped", lost.stamp)
     made = max([known.get(own, 0), *(draft.seq for draft in replica.drafts)])
     drafts = {draft.id for draft in replica.drafts}
     for op in message.ops:
@@ -104,8 +104,12 @@ def proof_in(replica: Replica, message: Message, drops: Drops) -> OldCopyProof |
     return None
 
 
-def _is_of_later_generation(origin: Origin, own: Origin, drops: Drops) -> bool:
-    return origin.shares_store(own) and origin.generation > drops.generation
+def _is_of_lost_generation(op: Operation, replica: Replica, drops: Drops) -> bool:
+    """Whether this very store made an operation in a generation of which it has nothing, after all that it has dropped."""
+    origin, own = op.origin, replica.origin
+    if origin == own or not origin.shares_store(own) or origin in replica.history.known:
+        return False
+    return op.stamp.time_ms > drops.until_ms
 
 
 def is_claimed(replica: Replica, message: Message) -> bool:

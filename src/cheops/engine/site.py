@@ -474,10 +474,6 @@ class Site:
         if message.dropped:
             replica.peer(peer).note_dropped(self._now_ms)
             return
-        if tombstones.is_dropped_here(replica, message, self.drops):
-            if message.ask or message.ops or message.replies:
-                exchange.report_dropped(replica, peer, out)
-            return
         message = tombstones.without_earlier_life(replica, message)
         if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
@@ -490,6 +486,10 @@ class Site:
     def _take(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         catch_up.consider(replica, peer, message, self.up, self._now_ms)
         message = snapshot.assembled(replica, peer, message, out, self._now_ms)
+        if tombstones.is_dropped_here(replica, message, self.drops):
+            catch_up.give_up(replica, peer, self._now_ms)
+            exchange.report_dropped(replica, peer, out)
+            return
         new = self.matrices.try_out(message.matrices)
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)

@@ -237,25 +237,17 @@ def _shares_origin(replica: Replica, message: Message) -> bool:
 
 
 def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
-    """Whether a message is about what this site has dropped: it counts what this very store made, in a generation of
-    which nothing is here. What is stamped later than all that was dropped means something else: a list with this site,
-    that it has come back to a resource that it had left; an operation of its own, that the store here is an old copy
-    (incarnation.py)."""
-    if not drops.generation or _is_listed_since(replica, message, drops):
+    """Whether a message brings documents of what this site has dropped: it counts what this very store made, in a
+    generation of which nothing is here. But if this site had left the resource, it may be on a later list."""
+    if not drops.generation or not (message.ops or message.snapshot):
         return False
-    own, counted = replica.origin, {**message.known, **message.known_replies}
-    ours = {
-        origin
-        for origin in (*counted, *(op.origin for op in message.ops), *(reply.origin for reply in message.replies))
-        if origin.shares_store(own) and origin != own and origin.generation < drops.generation
-    }
-    ours -= {*replica.history.known, *replica.replies.known}
-    return bool(ours) and not any(op.origin in ours and op.stamp.time_ms > drops.until_ms for op in message.ops)
-
-
-def _is_listed_since(replica: Replica, message: Message, drops: Drops) -> bool:
-    known = (*message.ops, *replica.inbox.waiting.values(), *replica.history.ops.values())
-    return any(replica.site in (op.sites or ()) and op.stamp.time_ms > drops.until_ms for op in known)
+    own, counted = replica.origin, (*message.known, *message.known_replies)
+    ours = {origin for origin in counted if origin.shares_store(own) and origin != own}
+    if not ours.difference(replica.history.known, replica.replies.known):
+        return False
+    known = (*message.ops, *replica.inbox.waiting.values())
+    is_back = any(replica.site in (op.sites or ()) and op.stamp.time_ms > drops.until_ms for op in known)
+    return bool(replica.history.known) or not is_back
 
 
 def of_message(replica: Replica) -> Operation | None:
