@@ -64,7 +64,7 @@ def save_at_rest(replica: Replica, out: Effects, now_ms: int) -> None:
 
 def _due_ms(replica: Replica, state: str) -> int | None:
     """When a resource in this state may be dropped; None if it is not to be dropped."""
-    if state == State.DELETED or (not state and tombstones.has_left(replica)):
+    if state == State.DELETED:
         return tombstones.due_ms(replica) if replica.due_ms is None else replica.due_ms
     return None
 

@@ -105,7 +105,7 @@ def proof_in(replica: Replica, message: Message, drops: Drops) -> OldCopyProof |
 
 
 def _is_of_lost_generation(op: Operation, replica: Replica, drops: Drops) -> bool:
-    """Whether this very store made an operation in a generation of which it has nothing, after all that it has dropped."""
+    """Whether this store made an operation in a generation of which it has nothing, after all that it has dropped."""
     origin, own = op.origin, replica.origin
     if origin == own or not origin.shares_store(own) or origin in replica.history.known:
         return False

@@ -166,11 +166,19 @@ class Replica:
         """The other sites that must get documents: those on the list, and those that left it until they know that they
         left. A site that was removed from the mesh for good gets nothing, on the list or not."""
         for site in self.sites:
-            if site != self.site and not self.has_dropped(site):
+            if site != self.site and not self.has_dropped(site) and not self._is_served(site):
                 yield site
         for site in sorted(self.history.ever_listed.difference(self.history.site_list)):
             if site != self.site and not self._has_left(site):
                 yield site
+
+    def _is_served(self, site: str) -> bool:
+        """Whether this site has left the resource, and another one on the list has all that this one knows. That one
+        serves a site with a new store: it knows if the resource was deleted since."""
+        if self.is_involved or not self.history.site_list:
+            return False
+        others = (self.peers.get(other) for other in self.sites if other != site)
+        return any(view and not view.is_behind(self.history.known, self.replies.known) for view in others)
 
     def has_dropped(self, site: str) -> bool:
         """Whether a site has dropped the resource, which is deleted here too: it gets nothing of it any more."""

@@ -3,9 +3,8 @@
 A deleted resource must be remembered for a while: a site that has not heard of the deletion would bring it back. When
 every site of the list has settled the deletion, and a seal says so, no site lacks anything any more. What is left then
 is a *tombstone*: the deletion, the list of sites and the seal. It is not listed, and it is dropped after
-`Limits.tombstone_ms`, with everything that is known of the resource (`may_drop`). So is what a site keeps of a resource
-that it has left (`has_left`): it would bring the resource back to a site with a new store. What names a site that was
-removed from the mesh stays: that site may be admitted again, and has not settled the deletion.
+`Limits.tombstone_ms`, with everything that is known of the resource (`may_drop`). A tombstone whose list names a site
+that was removed from the mesh stays: that site may be admitted again, and has not settled the deletion.
 
 After that, a site that begins the resource again would give numbers a second time, and others may still have the
 earlier ones. So dropping counts *generations* (`Drops`), and what a site begins or joins from then on, it does as
@@ -61,15 +60,6 @@ def is_tombstone(replica: Replica) -> bool:
     return retention.all_settled(replica) and (retention.is_sealed(replica) or _is_dropped_elsewhere(replica))
 
 
-def has_left(replica: Replica) -> bool:
-    """Whether this site has left a resource, and no other site needs anything of it any more."""
-    if replica.is_involved or not replica.history.site_list or not replica.applied.is_settled:
-        return False
-    if replica.drafts or replica.inbox.waiting or replica.proofs or replica.withdrawn or replica.applied.dirty:
-        return False
-    return replica.is_synced
-
-
 def _is_dropped_elsewhere(replica: Replica) -> bool:
     """Whether every other site has dropped the resource: then nobody is left to sign a seal."""
     others = [replica.peers.get(site) for site in replica.sites if site != replica.site]
@@ -121,9 +111,7 @@ def may_drop(replica: Replica, now_ms: int) -> bool:
     # A client may still wait for a site whose reply nobody has: it waits no longer than it wants to.
     if due is None or now_ms < due or replica.slot.running:
         return False
-    if not replica.gone.isdisjoint(replica.history.ever_listed):
-        return False
-    return is_tombstone(replica) or has_left(replica)
+    return is_tombstone(replica) and replica.gone.isdisjoint(replica.history.ever_listed)
 
 
 def drop(replica: Replica, drops: Drops, out: Effects) -> Drops:
