@@ -62,6 +62,7 @@ def send(  # noqa: PLR0913 - a message's fields
         seal_origins=seal_origins,
         statements=statements,
         tombstone=last.stamp if (last := tombstones.of_message(replica)) else None,
+        closed=replica.is_closed,
         dropped=dropped,
     )
     replica.outbox.note_sent(peer, with_replies=bool(replies))

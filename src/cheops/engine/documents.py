@@ -158,6 +158,7 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     progress: Progress | None = None
     generation: Number = 0  # of this site's origin in the resource, see `Drops`
     due_ms: Number | None = None  # a tombstone: when the resource may be dropped
+    closed: bool = False  # this site has promised to add nothing to it: see tombstones.py
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):
@@ -353,6 +354,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
     seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
+    closed: bool = False  # the sender has promised to add nothing to the log: see tombstones.py
     tombstone: Stamp | None = None  # the last stamp in the sender's log, of a resource that all its sites have deleted
     dropped: bool = False  # the sender has dropped the resource that the receiver wrote about: see tombstones.py
 

@@ -47,6 +47,7 @@ class PeerProgress:
         "agrees",
         "as_source",
         "busy",
+        "closed",
         "differs",
         "digest",
         "dropped",
@@ -75,6 +76,7 @@ class PeerProgress:
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
         self.digest = ""  # of its applied state, when it knew and had settled that
         self.busy = False  # it may still make operations that no other site knows
+        self.closed = False  # it has promised to add nothing to the log
         self.dropped = False  # it has dropped the resource, by its last message: see tombstones.py
         self.last_contact_ms: int | None = None
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
@@ -146,6 +148,7 @@ class PeerProgress:
         is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
         self.is_unknown, self.reported, self.dropped = False, True, False
+        self.closed = self.closed or message.closed
         self._is_asked = self._is_asked and message.ask  # a question is no answer: it has not chosen a source
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
             self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation

@@ -123,6 +123,7 @@ class Replica:
         self.state = ""  # a health.State, see there
         self.is_resting = False  # no event concerned it for a while
         self.due_ms: int | None = None  # when a tombstone may be dropped, as the ledger says
+        self.is_closed = False  # this site adds nothing to the log any more, until it is dropped
         self._saved_rejections = 0
         self._saved_dirty: tuple[str, ...] = ()
         self._saved_progress: Progress | None = None
@@ -330,7 +331,7 @@ class Replica:
         self._saved_rejections = len(ledger.rejected_matrices)
         self._saved_dirty = ledger.dirty
         self._saved_progress = ledger.progress
-        self.due_ms = ledger.due_ms
+        self.due_ms, self.is_closed = ledger.due_ms, ledger.closed
 
     def _load_peers(self) -> None:
         """Restore what the peers have. A report of a store that was replaced since says nothing about the new one."""
@@ -364,6 +365,7 @@ class Replica:
             progress=self._saved_progress,
             generation=self.origin.generation,
             due_ms=self.due_ms,
+            closed=self.is_closed,
         )
         out.documents[key_of(ledger)] = ledger
 
@@ -373,6 +375,11 @@ class Replica:
         if (self.is_saved_unsynced, self.state, self.due_ms) != (unsynced, state, due_ms):
             self.is_saved_unsynced, self.state, self.due_ms = unsynced, state, due_ms
             self.save_ledger(out)
+
+    def close(self, out: Effects) -> None:
+        """Promise that this site adds nothing to the log."""
+        self.is_closed = True
+        self.save_ledger(out)
 
     def save_progress(self, out: Effects) -> None:
         """Save what the peers have, if that says more than the ledger; before the resource leaves memory."""

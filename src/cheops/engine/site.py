@@ -289,15 +289,8 @@ class Site:
         self._complete_step(replica, out)
 
     def _in_present_life(self, replica: Replica, event: Event, out: Effects) -> Replica:
-        """The resource that an event is about. If that is a later one than the tombstone here, it begins anew."""
-        if not isinstance(event, Received | Submitted) or not tombstones.may_be_over(replica):
-            return replica
-        if not replica.applied.is_settled:  # it was just loaded
-            scheduler.advance(replica, out, self._now_ms)
-        is_later = (isinstance(event, Received) and tombstones.gives_way(replica, event.message)) or (
-            isinstance(event, Submitted) and event.sites and tombstones.ends_with(replica, self._now_ms)
-        )
-        if not is_later or replica.slot.running:
+        """The resource that an event is about. If that is a later one than the log here, it begins anew."""
+        if not isinstance(event, Received) or not tombstones.gives_way(replica, event.message):
             return replica
         self._drop(replica, out)
         return self._new_replica(replica.resource, self.drops.generation)
@@ -406,20 +399,21 @@ class Site:
         retention.prune(replica, out)
         self._issue_again(replica, out)
         self._seal_if_due(replica, out)
+        self._close_if_due(replica, out)
         exchange.send_pending(replica, out, self._now_ms)
         replica.save_changes(out)
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
-        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica))
+        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or not behind.isdisjoint(self.up):
             self._active.add(replica.resource)
         elif behind:  # nothing can be done until one of them is up
             self._parked[replica.resource] = behind
-        if replica.due_ms is not None and not at_work and tombstones.may_drop(replica, self._now_ms):
+        if tombstones.may_drop(replica):
             self._drop(replica, out)
             return
         # Unsynced until it is at rest.
@@ -432,6 +426,14 @@ class Site:
             return
         self._accept(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         scheduler.advance(replica, out, self._now_ms)
+
+    def _close_if_due(self, replica: Replica, out: Effects) -> None:
+        """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
+        if replica.history.is_deleted and tombstones.may_close(replica, self.up, self._now_ms):
+            replica.close(out)
+        for peer in sorted(self.up.keys() & tombstones.unconfirmed(replica)):
+            if replica.peer(peer).may_recall(self._now_ms):
+                exchange.ask(replica, peer, out)
 
     def _issue_again(self, replica: Replica, out: Effects) -> None:
         """Submit what was withdrawn and no other site has, once all of them have said what they have."""
@@ -447,7 +449,7 @@ class Site:
     # -- submitting --------------------------------------------------------------------------------
 
     def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
-        if problem := tombstones.refusal(replica, event, self._now_ms) or refusal(replica, event):
+        if problem := tombstones.refusal(replica) or refusal(replica, event):
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._accept(replica, event, out)

@@ -2,17 +2,24 @@
 
 A deleted resource must be remembered for a while: a site that has not heard of the deletion would bring it back. When
 every site of the list has settled the deletion, and a seal says so, no site lacks anything any more. What is left then
-is a *tombstone*: the deletion, the list of sites and the seal. It is not listed, and it is dropped after
-`Limits.tombstone_ms`, with everything that is known of the resource (`may_drop`). A tombstone whose list names a site
-that was removed from the mesh stays: that site may be admitted again, and has not settled the deletion.
+is a *tombstone*: the deletion, the list of sites and the seal. It is not listed.
 
-After that, a site that begins the resource again would give numbers a second time, and others may still have the
-earlier ones. So dropping counts *generations* (`Drops`), and what a site begins or joins from then on, it does as
-another origin (cheops.log.operation.Origin). The operations of a name therefore fall into *lives* that share no origin:
+After `Limits.tombstone_ms` it is dropped, with everything that is known of the resource:
 
-    a later life    begins without knowledge of the one before, and is stamped well after it. A tombstone gives way to
-                    it (`gives_way`), so sites need not drop theirs at the same moment. From half of the time on,
-                    clients begin another life, or are refused if others may have dropped it already (`is_closed`).
+    close    While all sites of the list are up, a site promises to add nothing to the log (`may_close`). The promise is
+             durable. It asks the others, which promise the same (`Message.closed`). Until then a client's operation
+             comes after the deletion in the same log; from then on it is refused.
+    drop     When all have promised, or dropped it already, each of them forgets the resource (`may_drop`).
+
+A tombstone whose list names a site that was removed from the mesh stays: that site may be admitted again, and has not
+settled the deletion.
+
+A site that begins the resource again afterwards would give numbers a second time. So dropping counts *generations*
+(`Drops`), and what a site begins or joins from then on, it does as another origin (cheops.log.operation.Origin). The
+operations of a name therefore fall into *lives* that share no origin:
+
+    a later life    begins without knowledge of the one before. A log that is closed gives way to it (`gives_way`), and
+                    so does that of a site that has left: sites need not drop theirs at the same moment.
     an earlier one  is what a site with a tombstone still reports (`Message.tombstone`). For a site that is in a later
                     life this means that the other one has nothing of it (`without_earlier_life`).
 
@@ -22,7 +29,7 @@ takes nothing of it, and says so (`Message.dropped`). The other site then is DIV
 then its log needs no seal to be dropped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from msgspec.structs import replace
 
@@ -38,15 +45,15 @@ from cheops.engine.documents import (
     op_key,
     reply_key,
 )
-from cheops.engine.events import Effects, Submitted
+from cheops.engine.events import Effects
 from cheops.engine.replica import Replica
-from cheops.log.causality import common, covers
+from cheops.log.causality import common
 from cheops.log.operation import Operation, Origin, Reply, Statement
 from cheops.text import in_words
 
-# For this part of the time that a tombstone is kept, its log can be continued: a client's operation comes after the
-# deletion. A later one begins another life, because other sites may drop the tombstone before they hear of it.
-_CONTINUED_PART = 2
+# A site promises to close a log when another one asks, even if by its own clock it is too early by this part of the
+# time. Any site may ask; but none should make others forget at once what is deleted.
+_EARLIEST_PART = 2
 
 # -- what a tombstone is ---------------------------------------------------------------------------------
 
@@ -57,6 +64,8 @@ def is_tombstone(replica: Replica) -> bool:
         return False
     if replica.proofs or replica.withdrawn:
         return False  # an operator may need them
+    if any(replica.peer(site).busy for site in replica.targets()):
+        return False  # it may be about to add something
     return retention.all_settled(replica) and (retention.is_sealed(replica) or _is_dropped_elsewhere(replica))
 
 
@@ -105,13 +114,37 @@ def doubt(replica: Replica) -> str:
 # -- dropping it -----------------------------------------------------------------------------------------
 
 
-def may_drop(replica: Replica, now_ms: int) -> bool:
-    """Whether everything that is known of a resource may go, and it is time for that."""
+def may_close(replica: Replica, up: Container[str], now_ms: int) -> bool:
+    """Whether it is time to promise that nothing is added to the log. All sites must be up: otherwise clients would be
+    refused for long."""
     due = due_ms(replica)
-    # A client may still wait for a site whose reply nobody has: it waits no longer than it wants to.
-    if due is None or now_ms < due or replica.slot.running:
+    if replica.is_closed or due is None or not _is_forgettable(replica):
         return False
+    asked = any(view.closed for view in replica.peers.values())
+    early_ms = replica.limits.tombstone_ms // _EARLIEST_PART if asked else 0
+    return now_ms >= due - early_ms and all(site in up for site in replica.targets())
+
+
+def _is_forgettable(replica: Replica) -> bool:
     return is_tombstone(replica) and replica.gone.isdisjoint(replica.history.ever_listed)
+
+
+def unconfirmed(replica: Replica) -> set[str]:
+    """The sites that have not promised the same as this one."""
+    return {site for site in replica.targets() if not replica.peer(site).closed} if replica.is_closed else set()
+
+
+def may_drop(replica: Replica) -> bool:
+    """Whether everything that is known of a resource may go."""
+    # A client may still wait for a site whose reply nobody has: it waits no longer than it wants to.
+    return replica.is_closed and not replica.slot.running and not unconfirmed(replica) and _is_forgettable(replica)
+
+
+def refusal(replica: Replica) -> str | None:
+    """Why a client's operation on a deleted resource is refused, or None."""
+    if not replica.is_closed:
+        return None
+    return "the resource was deleted, and its sites are about to forget it: try again in a moment"
 
 
 def drop(replica: Replica, drops: Drops, out: Effects) -> Drops:
@@ -138,39 +171,6 @@ def _keys(replica: Replica) -> Iterator[Key]:
     yield key_of(Statement(resource, replica.origin, "", 0))
 
 
-def may_be_over(replica: Replica) -> bool:
-    """Whether the resource is deleted, or has left this site. A quick look: mostly neither is true."""
-    return replica.history.is_deleted or (bool(replica.history.site_list) and not replica.is_involved)
-
-
-def is_closed(replica: Replica, at_ms: int) -> bool:
-    """Whether nothing may be added to the log of a deleted resource at this time: other sites may have dropped it soon
-    after. It is sealed, so they know that this site has nothing more of it."""
-    latest = replica.history.latest
-    if latest is None or at_ms < latest.time_ms + replica.limits.tombstone_ms // _CONTINUED_PART:
-        return False
-    return retention.is_deleted(replica) and retention.is_sealed(replica)
-
-
-def ends_with(replica: Replica, now_ms: int) -> bool:
-    """Whether a client's operation begins another life."""
-    return is_closed(replica, now_ms) and is_tombstone(replica)
-
-
-def refusal(replica: Replica, event: Submitted, now_ms: int) -> str | None:
-    """Why a client's operation on a deleted resource is refused, or None."""
-    if not is_closed(replica, now_ms):
-        return None
-    if not is_tombstone(replica):
-        others = [site for site in replica.targets() if not _has_settled(replica, site)] or ["other sites"]
-        return f"the resource was deleted, and {in_words(others)} may have forgotten it: try again later"
-    return None if event.sites else "the resource was deleted; name its sites to create it again"
-
-
-def _has_settled(replica: Replica, site: str) -> bool:
-    return covers(replica.peer(site).settled, replica.history.known)
-
-
 # -- lives -----------------------------------------------------------------------------------------------
 
 
@@ -180,17 +180,16 @@ def origin_in(own: Origin, generation: int) -> Origin:
 
 
 def gives_way(replica: Replica, message: Message) -> bool:
-    """Whether a message is about a later life than that of the deleted resource here; or than that of the log here, if
-    this site has left the resource: then it waits for nothing."""
+    """Whether a message is about a later life than that of the log here, which is closed, or which this site has left:
+    then it waits for nothing."""
     history = replica.history
     if message.tombstone is not None or message.dropped or not message.ops or history.latest is None:
         return False
-    first = min(op.stamp for op in message.ops)
-    if first <= history.latest or _shares_origin(replica, message):
+    if _shares_origin(replica, message) or any(op.stamp <= history.latest for op in message.ops):
         return False
     begins = any(not op.deps or replica.site in (op.sites or ()) for op in message.ops)
-    left = bool(history.site_list) and not replica.is_involved and replica.applied.is_settled
-    return (begins or message.snapshot is not None) and (left or is_closed(replica, first.time_ms))
+    left = bool(history.site_list) and not replica.is_involved
+    return (begins or message.snapshot is not None) and (left or replica.is_closed) and not replica.slot.running
 
 
 def without_earlier_life(replica: Replica, message: Message) -> Message:
@@ -227,7 +226,8 @@ def _shares_origin(replica: Replica, message: Message) -> bool:
 def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
     """Whether a message brings documents of what this site has dropped: it counts what this very store made, in a
     generation of which nothing is here. But if this site had left the resource, it may be on a later list."""
-    if not drops.generation or not (message.ops or message.snapshot):
+    brings = bool(message.ops or message.snapshot)
+    if not drops.generation or not (brings or message.tombstone):  # otherwise nothing says which life it is about
         return False
     own, counted = replica.origin, (*message.known, *message.known_replies)
     ours = {origin for origin in counted if origin.shares_store(own) and origin != own}
