@@ -61,7 +61,7 @@ def send(  # noqa: PLR0913 - a message's fields
         seal_wanted=dict(seal_wanted),
         seal_origins=seal_origins,
         statements=statements,
-        tombstone=last.stamp if (last := tombstones.of_message(replica)) else None,
+        over=tombstones.last_stamp(replica),
         closed=replica.is_closed,
         dropped=dropped,
     )

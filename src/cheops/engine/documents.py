@@ -355,7 +355,9 @@ class Message(DocumentBase, frozen=True, tag="message"):
     seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
     closed: bool = False  # the sender has promised to add nothing to the log: see tombstones.py
-    tombstone: Stamp | None = None  # the last stamp in the sender's log, of a resource that all its sites have deleted
+    over: Stamp | None = (
+        None  # the last stamp in the log, if all sites have deleted the resource, or the sender has left
+    )
     dropped: bool = False  # the sender has dropped the resource that the receiver wrote about: see tombstones.py
 
 

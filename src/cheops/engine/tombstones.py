@@ -20,8 +20,8 @@ operations of a name therefore fall into *lives* that share no origin:
 
     a later life    begins without knowledge of the one before. A log that is closed gives way to it (`gives_way`), and
                     so does that of a site that has left: sites need not drop theirs at the same moment.
-    an earlier one  is what a site with a tombstone still reports (`Message.tombstone`). For a site that is in a later
-                    life this means that the other one has nothing of it (`without_earlier_life`).
+    an earlier one  is what a site with a tombstone still reports, or one that had left (`Message.over`). For a site that
+                    is in a later life this means that the other one has nothing of it (`without_earlier_life`).
 
 **A site that still has what others have dropped** did not settle the deletion: its store is from an old backup. It is
 not believed. A site recognises the log by its own documents, of a generation that it has dropped (`is_dropped_here`),
@@ -48,7 +48,7 @@ from cheops.engine.documents import (
 from cheops.engine.events import Effects
 from cheops.engine.replica import Replica
 from cheops.log.causality import common
-from cheops.log.operation import Operation, Origin, Reply, Statement
+from cheops.log.operation import Origin, Reply, Stamp, Statement
 from cheops.text import in_words
 
 # A site promises to close a log when another one asks, even if by its own clock it is too early by this part of the
@@ -183,20 +183,20 @@ def gives_way(replica: Replica, message: Message) -> bool:
     """Whether a message is about a later life than that of the log here, which is closed, or which this site has left:
     then it waits for nothing."""
     history = replica.history
-    if message.tombstone is not None or message.dropped or not message.ops or history.latest is None:
+    if message.over is not None or message.dropped or not message.ops or history.latest is None:
         return False
     if _shares_origin(replica, message) or any(op.stamp <= history.latest for op in message.ops):
         return False
     begins = any(not op.deps or replica.site in (op.sites or ()) for op in message.ops)
-    left = bool(history.site_list) and not replica.is_involved
-    return (begins or message.snapshot is not None) and (left or replica.is_closed) and not replica.slot.running
+    is_over = _has_left(replica) or replica.is_closed
+    return (begins or message.snapshot is not None) and is_over and not replica.slot.running
 
 
 def without_earlier_life(replica: Replica, message: Message) -> Message:
-    """A message of a site that still has the tombstone of an earlier life: it has nothing of this one."""
-    if message.tombstone is None or not replica.history.known or _shares_origin(replica, message):
+    """A message of a site that still has the log of an earlier life: it has nothing of this one."""
+    if message.over is None or not replica.history.known or _shares_origin(replica, message):
         return message
-    if any(op.stamp <= message.tombstone for op in replica.history.ops.values()):
+    if any(op.stamp <= message.over for op in replica.history.ops.values()):
         return message
     return replace(
         message,
@@ -215,7 +215,7 @@ def without_earlier_life(replica: Replica, message: Message) -> Message:
         seal_wanted={},
         seal_origins=(),
         statements=(),
-        tombstone=None,
+        over=None,
     )
 
 
@@ -227,7 +227,7 @@ def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
     """Whether a message brings documents of what this site has dropped: it counts what this very store made, in a
     generation of which nothing is here. But if this site had left the resource, it may be on a later list."""
     brings = bool(message.ops or message.snapshot)
-    if not drops.generation or not (brings or message.tombstone):  # otherwise nothing says which life it is about
+    if not drops.generation or not (brings or message.over):  # otherwise nothing says which life it is about
         return False
     own, counted = replica.origin, (*message.known, *message.known_replies)
     ours = {origin for origin in counted if origin.shares_store(own) and origin != own}
@@ -238,8 +238,12 @@ def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
     return bool(replica.history.known) or not is_back
 
 
-def of_message(replica: Replica) -> Operation | None:
-    """The last operation of a tombstone, whose stamp its site reports; None if it is none."""
-    if not is_tombstone(replica):
+def last_stamp(replica: Replica) -> Stamp | None:
+    """The last stamp in a log that is over for this site: a tombstone, or of a resource that it has left; else None."""
+    if not _has_left(replica) and not is_tombstone(replica):
         return None
-    return max(replica.history.ops.values(), key=lambda op: op.stamp, default=None)
+    return replica.history.latest
+
+
+def _has_left(replica: Replica) -> bool:
+    return bool(replica.history.site_list) and not replica.is_involved
