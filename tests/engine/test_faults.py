@@ -99,7 +99,7 @@ def test_a_tick_that_fails_for_one_resource_works_for_the_others(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_one(monkeypatch, scheduler, "advance")
-    driver.site._active |= {"one", "two"}
+    driver.site._residency.active |= {"one", "two"}
     effects = driver.step(Tick())
     assert [e.resource for e in effects if isinstance(e, Fault)] == ["one"]
     assert "two" in driver.site.replicas
@@ -110,7 +110,7 @@ def test_a_resource_that_fails_again_is_loaded_ever_more_rarely(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_one(monkeypatch, scheduler, "advance")
-    driver.site._active.add("one")
+    driver.site._residency.active.add("one")
     faults = 0
     for _ in range(1_000):
         driver.now_ms += 99

@@ -22,12 +22,18 @@ MOST_WORST = 10
 _WORST_FIRST = (*TROUBLED, State.UNKNOWN, State.CONVERGING)
 _MOST_EXAMINED = 200  # some have recovered since their state was saved
 _GROUP = "resources"
+_NAMES: dict[State, StateName] = {
+    State.DIVERGED: "diverged",
+    State.ORDER_NOT_ENFORCED: "order-not-enforced",
+    State.UNKNOWN: "unknown",
+    State.CONVERGING: "converging",
+}
 
 
 async def state_counts(node: Node) -> dict[State, int]:
-    """How many resources are in each state, 0 included."""
+    """How many resources are in each state, 0 included; without deleted ones."""
     stored = await asyncio.to_thread(node.store.states)
-    return {state: stored.get(state, 0) for state in State}
+    return {state: stored.get(state, 0) for state in State if state is not State.DELETED}
 
 
 async def site_health(node: Node) -> SiteHealth:
@@ -65,8 +71,9 @@ def _worst(node: Node, replica: Replica, state: State) -> WorstResource | None:
     status = resource_status(replica, set(node.mesh.up), node.now_ms())
     if status.overall == "CONVERGED" or (state in TROUBLED and status.overall != "DIVERGED"):
         return None
-    name: StateName = state.value
-    return WorstResource(id=status.id, state=name, overall=status.overall, sentence=status.sentence, hint=_hint(status))
+    return WorstResource(
+        id=status.id, state=_NAMES[state], overall=status.overall, sentence=status.sentence, hint=_hint(status)
+    )
 
 
 def _damaged(id_: str, ids: Iterable[str]) -> WorstResource:

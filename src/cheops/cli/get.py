@@ -70,11 +70,16 @@ def resources_command(
     overall: Annotated[
         Overall | None, typer.Option("--overall", case_sensitive=False, help="Only resources with this status.")
     ] = None,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Only resources that all sites have deleted, until they are forgotten.")
+    ] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the resources of this agent's site, with their status."""
-    response = list(agent(url).all_resources(prefix, overall.value if overall else None))
+    if deleted and overall:
+        raise typer.BadParameter("--deleted and --overall exclude each other: all that is deleted is in sync")
+    response = list(agent(url).all_resources(prefix, overall.value if overall else None, deleted=deleted))
     emit_answer(output, response, lambda out: draw_resources(out, response, wide=output is Output.WIDE))
 
 

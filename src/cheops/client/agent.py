@@ -109,14 +109,22 @@ class Agent(AgentMethods):
     # -- lists -------------------------------------------------------------------------------------------
 
     def resources(
-        self, prefix: str = "", cursor: str | None = None, limit: int = 100, overall: Overall | None = None
+        self,
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 100,
+        overall: Overall | None = None,
+        *,
+        deleted: bool = False,
     ) -> Resources:
-        wanted = ResourceFilter(prefix=prefix, cursor=cursor or "", limit=limit, overall=overall)
+        wanted = ResourceFilter(prefix=prefix, cursor=cursor or "", limit=limit, overall=overall, deleted=deleted)
         return self.call(LIST_RESOURCES, parameters=wanted)
 
-    def all_resources(self, prefix: str = "", overall: Overall | None = None) -> Iterator[ResourceSummary]:
+    def all_resources(
+        self, prefix: str = "", overall: Overall | None = None, *, deleted: bool = False
+    ) -> Iterator[ResourceSummary]:
         """The resources of all pages."""
-        for page in _pages(lambda cursor: self.resources(prefix, cursor, overall=overall)):
+        for page in _pages(lambda cursor: self.resources(prefix, cursor, overall=overall, deleted=deleted)):
             yield from page.resources
 
     def all_operations(self, id_: str) -> Iterator[OperationView]:

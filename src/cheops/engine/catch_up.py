@@ -162,6 +162,13 @@ def consider(replica: Replica, peer: str, message: Message, up: Container[str], 
         source.choose(peer, now_ms)
 
 
+def give_up(replica: Replica, peer: str, now_ms: int) -> None:
+    """A peer sends what this site does not take: it is not asked again soon."""
+    replica.peer(peer).as_source.back_off(now_ms)
+    if replica.source.site == peer:
+        replica.source.clear()
+
+
 def note_taken(replica: Replica, peer: str, message: Message, up: Container[str], now_ms: int) -> None:
     """A message was taken. When the source has nothing more, choose another site that has; if there is none, tell the
     others that they may send by themselves again."""

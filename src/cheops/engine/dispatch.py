@@ -6,6 +6,7 @@ What is sent, and when, is decided in exchange.py (what is new) and catch_up.py 
 from collections.abc import Iterable
 from typing import TypeVar
 
+from cheops.engine import tombstones
 from cheops.engine.documents import Message, Piece, Snapshot, document_size
 from cheops.engine.events import Effects, Send
 from cheops.engine.replica import Replica
@@ -34,6 +35,7 @@ def send(  # noqa: PLR0913 - a message's fields
     seal_wanted: Vector = NOTHING,
     seal_origins: tuple[Origin, ...] = (),
     statements: tuple[Statement, ...] = (),
+    dropped: bool = False,
 ) -> None:
     """Send a message, with what this site knows and has at the moment."""
     message = Message(
@@ -59,6 +61,9 @@ def send(  # noqa: PLR0913 - a message's fields
         seal_wanted=dict(seal_wanted),
         seal_origins=seal_origins,
         statements=statements,
+        over=tombstones.last_stamp(replica),
+        closed=replica.is_closed,
+        dropped=dropped,
     )
     replica.outbox.note_sent(peer, with_replies=bool(replies))
     out.others.append(Send(peer, message))

@@ -120,7 +120,7 @@ class PeerRecord(Struct, frozen=True, omit_defaults=True):
     Vectors hold only what differs from those of `Progress`; nothing, if the site was up to date.
     """
 
-    incarnation: Name  # of its store
+    incarnation: Name  # of its store, and its generation
     heard_ms: Number | None = None  # when it last reported
     known: Vector = field(default_factory=dict)
     known_replies: Vector = field(default_factory=dict)
@@ -154,8 +154,11 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     contents: Contents = field(default_factory=dict)  # of everything up to `floor`
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
     drifts: Annotated[tuple[Drift, ...], Meta(max_length=MAX_SITES)] = ()
-    state: str = ""  # a status.State, which the store counts; empty: this site has no such resource, or never looked
+    state: str = ""  # a health.State, which the store counts; empty: this site has no such resource, or never looked
     progress: Progress | None = None
+    generation: Number = 0  # of this site's origin in the resource, see `Drops`
+    due_ms: Number | None = None  # a tombstone: when the resource may be dropped
+    closed: bool = False  # this site has promised to add nothing to it: see tombstones.py
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):
@@ -224,6 +227,16 @@ class Lineage(DocumentBase, frozen=True, tag="lineage"):
 NO_LINEAGE = Lineage((), unfinished=False)
 
 
+class Drops(DocumentBase, frozen=True, tag="drops"):
+    """What a site remembers of the resources that it has dropped: see tombstones.py."""
+
+    generation: Number = 0  # how often it has dropped some: the generation of its origin in what it begins from now on
+    until_ms: Number = 0  # the latest stamp in any of them
+
+
+NO_DROPS = Drops()
+
+
 class Peers(DocumentBase, frozen=True, tag="peers"):
     """The last known incarnation of each other site."""
 
@@ -247,12 +260,13 @@ Document: TypeAlias = (
     | Withdrawn
     | Inherited
     | Lineage
+    | Drops
     | SiteClock
     | Peers
 )
 
 
-def key_of(document: Document) -> Key:  # noqa: C901, PLR0911 - one per kind
+def key_of(document: Document) -> Key:  # noqa: C901, PLR0911, PLR0912 - one per kind
     """The key that a document is stored under. A draft and the operation it becomes have the same one."""
     match document:
         case Operation():
@@ -275,6 +289,8 @@ def key_of(document: Document) -> Key:  # noqa: C901, PLR0911 - one per kind
             return ("inherited", document.resource)
         case Lineage():
             return ("lineage",)
+        case Drops():
+            return ("drops",)
         case SiteClock():
             return ("clock",)
         case Peers():
@@ -313,7 +329,7 @@ class Piece(Struct, frozen=True, array_like=True):
 
 class Message(DocumentBase, frozen=True, tag="message"):
     resource: Name
-    incarnation: Incarnation  # of the sender's store: what one incarnation knew, the next may not
+    incarnation: Incarnation  # of the sender's origin: what an earlier one knew, this one may not
     ops: tuple[Operation, ...] = ()
     replies: tuple[Reply, ...] = ()
     matrices: tuple[Matrix, ...] = ()
@@ -338,6 +354,11 @@ class Message(DocumentBase, frozen=True, tag="message"):
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
     seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
+    closed: bool = False  # the sender has promised to add nothing to the log: see tombstones.py
+    over: Stamp | None = (
+        None  # the last stamp in the log, if all sites have deleted the resource, or the sender has left
+    )
+    dropped: bool = False  # the sender has dropped the resource that the receiver wrote about: see tombstones.py
 
 
 def size_of(message: Message) -> int:

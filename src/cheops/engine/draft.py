@@ -1,16 +1,40 @@
-"""How a client's request becomes a draft: its number, its past, its matrix, and whether it carries a seal."""
+"""How a client's request becomes an operation of this site: its number, past and matrix, and whether it has a seal.
+
+It is a *draft* until its first run has given it a verdict.
+"""
 
 from cheops.engine import statements
 from cheops.engine.admission import NO_RULES, matrix_in_force
-from cheops.engine.documents import key_of
+from cheops.engine.documents import SiteClock, key_of
 from cheops.engine.events import Effects, Submitted
 from cheops.engine.matrices import Matrices
 from cheops.engine.replica import Replica
-from cheops.log.causality import joined
+from cheops.log.causality import Clock, joined
 from cheops.log.operation import SILENT_KINDS, Kind, MatrixRef, Operation, Stamp, Verdict
 
 
-def draft_of(replica: Replica, event: Submitted, stamp: Stamp, matrices: Matrices, out: Effects) -> Operation:
+def accept(  # noqa: PLR0913, PLR0917 - what a site has
+    replica: Replica, event: Submitted, clock: Clock, matrices: Matrices, out: Effects, now_ms: int
+) -> tuple[Operation, Clock]:
+    """Give an operation its number and stamp; from now on it is this site's. Returns the clock after it, too."""
+    # The clock may have been set back since the resource was loaded: see incarnation.py.
+    seen = clock.seen(replica.history.latest) if replica.history.latest else clock
+    clock = seen.tick(now_ms)
+    out.documents[key_of(SiteClock(clock))] = SiteClock(clock)
+    draft = _draft_of(replica, event, clock.stamp(replica.origin), matrices, out)
+    if draft.verdict is None:
+        replica.drafts.append(draft)
+    else:
+        replica.add(draft)
+        replica.outbox.push((draft,))
+    if len(draft.deps) == 0 and draft.sites:
+        for site in draft.sites:  # the first operation of a resource: no site has anything of it yet
+            replica.peer(site).mark_empty()
+    out.documents[key_of(draft)] = draft
+    return draft, clock
+
+
+def _draft_of(replica: Replica, event: Submitted, stamp: Stamp, matrices: Matrices, out: Effects) -> Operation:
     """The next operation of this site on a resource. With `parallel` it has its verdict at once."""
     # Drafts are not in the history yet, but have numbers, and this operation comes after them.
     own = max([replica.history.known.get(replica.origin, 0), *(draft.seq for draft in replica.drafts)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from cheops.engine.documents import NO_LINEAGE, Document, Key, Lineage, Message
+from cheops.engine.documents import NO_DROPS, NO_LINEAGE, Document, Drops, Key, Lineage, Message
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import NO_TIME, Command, Kind, OpId, Status, Timing
@@ -105,11 +105,13 @@ class Recovered:
     unsynced: tuple[str, ...]  # resources to load: something is left to do or to send
     peers: Mapping[str, str] = field(default_factory=dict)  # the incarnations that were last seen
     lineage: Lineage = NO_LINEAGE
+    drops: Drops = NO_DROPS
 
 
 @dataclass(frozen=True, slots=True)
 class Enumerated:
-    """The resources in which a peer is involved, in response to `Enumerate`."""
+    """The resources in which a peer is involved, in response to `Enumerate`. Or, without a peer and from time to time,
+    some of those whose ledger says that they may be dropped by now."""
 
     peer: str
     resources: tuple[str, ...]

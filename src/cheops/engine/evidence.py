@@ -19,7 +19,7 @@ from functools import cached_property
 
 from cheops.engine.replica import Replica
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
-from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Status, Verdict
+from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Status, Verdict, store_of
 
 _FINISHED = (Status.OK, Status.KO)
 
@@ -151,11 +151,17 @@ def origin_of(replica: Replica, site: str) -> Origin | None:
     """A site with its present store, as far as is known. Of several that nobody has met, none can be told apart."""
     if site == replica.site:
         return replica.origin
-    view = replica.peers.get(site)
-    if incarnation := replica.met.get(site) or (view.incarnation if view else ""):
-        return Origin(site, incarnation)
+    view, store = replica.peers.get(site), replica.met.get(site)
+    if view is not None and view.incarnation and store in (None, store_of(view.incarnation)):
+        return Origin(site, view.incarnation)
     seen = {one for one in (*replica.history.known, *replica.replies.known) if one.site == site}
+    if store is not None:
+        return max((one for one in seen if one.store == store), key=_generation, default=Origin(site, store))
     return seen.pop() if len(seen) == 1 else None
+
+
+def _generation(origin: Origin) -> int:
+    return origin.generation
 
 
 def _is_relayed(replica: Replica, origin: Origin) -> bool:

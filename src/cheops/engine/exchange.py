@@ -105,6 +105,11 @@ def ask_for_statement(replica: Replica, peer: str, stable: Vector, origins: tupl
     dispatch.send(replica, peer, out, seal_wanted=stable, seal_origins=origins)
 
 
+def report_dropped(replica: Replica, peer: str, out: Effects) -> None:
+    """Tell a peer that this site has dropped the resource that it wrote about."""
+    dispatch.send(replica, peer, out, dropped=True)
+
+
 def send_statement(replica: Replica, peer: str, statement: Statement, out: Effects) -> None:
     dispatch.send(replica, peer, out, statements=(statement,))
 

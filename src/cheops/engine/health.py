@@ -7,13 +7,16 @@ which, without loading any, also right after a restart. It does not depend on wh
 A state is saved together with what has changed it, with one exception: `converged` may wait until the resource is at
 rest, because the ledger is written then anyway. Until then the store says `converging`.
 
+`deleted` is what a tombstone is counted in (see `tombstones`). It is not listed with the others, and its ledger says
+when it may be dropped.
+
 What is not known (see `evidence`) is never counted as converged. A resource that was converged is `unknown` until its
 sites have reported; one that was anything else stays what it was, because nobody has reported that this is over.
 """
 
 from enum import StrEnum
 
-from cheops.engine import drift, incarnation
+from cheops.engine import drift, incarnation, tombstones
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
 from cheops.engine.evidence import evidence_of, origin_of
@@ -29,9 +32,12 @@ class State(StrEnum):
     DIVERGED = "diverged"  # replicas differ until the operator or the type fixes that
     ORDER_NOT_ENFORCED = "order-not-enforced"  # likewise, because operations ran here out of order
     UNKNOWN = "unknown"  # nothing is known to be wrong or missing, but not every site has reported
+    DELETED = "deleted"  # every site has deleted it, and nothing else is left of it
 
 
 TROUBLED = (State.DIVERGED, State.ORDER_NOT_ENFORCED)
+_SETTLED = ("", State.CONVERGED, State.DELETED)
+_LATER_PART = 10  # of the time that a tombstone is kept: when it is looked at again, if it could not be dropped
 
 
 # -- saving it -----------------------------------------------------------------------------------------
@@ -42,12 +48,25 @@ def save(replica: Replica, out: Effects, *, unsynced: bool, parked: bool) -> Non
     state = counted_state(replica)
     if state == State.CONVERGED and not parked and replica.state not in {State.CONVERGED, *TROUBLED}:
         state = replica.state or State.UNKNOWN  # until it is at rest
-    replica.save_state(out, state, unsynced=unsynced or replica.is_saved_unsynced)
+    if state == State.DELETED and replica.state != State.DELETED:
+        tombstones.bury(replica, out)
+    replica.save_state(out, state, unsynced=unsynced or replica.is_saved_unsynced, due_ms=_due_ms(replica, state))
 
 
-def save_at_rest(replica: Replica, out: Effects) -> None:
-    replica.save_state(out, counted_state(replica), unsynced=False)
+def save_at_rest(replica: Replica, out: Effects, now_ms: int) -> None:
+    state = counted_state(replica)
+    due_ms = _due_ms(replica, state)
+    if due_ms is not None and due_ms <= now_ms:  # it could not be dropped: a site of its list was removed, say
+        due_ms = now_ms + replica.limits.tombstone_ms // _LATER_PART
+    replica.save_state(out, state, unsynced=False, due_ms=due_ms)
     replica.save_progress(out)
+
+
+def _due_ms(replica: Replica, state: str) -> int | None:
+    """When a resource in this state may be dropped; None if it is not to be dropped."""
+    if state == State.DELETED:
+        return tombstones.due_ms(replica) if replica.due_ms is None else replica.due_ms
+    return None
 
 
 # -- computing it --------------------------------------------------------------------------------------
@@ -59,8 +78,9 @@ def counted_state(replica: Replica) -> str:
     if not (history.ops or history.site_list or replica.drafts) or (history.site_list and not replica.is_involved):
         return ""
     state = state_of(replica)
-    was_converged = replica.state in {"", State.CONVERGED}
-    return replica.state if state is State.UNKNOWN and not was_converged else state
+    if state is State.CONVERGED and tombstones.is_tombstone(replica):
+        return State.DELETED
+    return replica.state if state is State.UNKNOWN and replica.state not in _SETTLED else state
 
 
 def state_of(replica: Replica, *, with_drift: bool = True) -> State:
@@ -71,7 +91,7 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
         return State.ORDER_NOT_ENFORCED
     if replica.drafts or (replica.withdrawn and incarnation.waiting(replica)):
         return State.CONVERGING
-    sites = counted_sites(replica)
+    sites = [site for site in counted_sites(replica) if not replica.has_dropped(site)]
     found = [evidence_of(replica, site) for site in sites]
     pending = [one.is_pending() for one in found]
     if not sites or True in pending:
@@ -85,6 +105,8 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
 def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
     # Each begins with a look at what is mostly empty.
     if (with_drift and replica.drifts and drift.found(replica)) or incarnation.doubt(replica):
+        return True
+    if tombstones.doubt(replica):
         return True
     if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
         return True

@@ -31,6 +31,7 @@ from cheops.engine.documents import (
     NO_LINEAGE,
     ClosedIncarnation,
     Document,
+    Drops,
     Inherited,
     Ledger,
     Lineage,
@@ -82,9 +83,11 @@ class OldCopyProof:
 # -- proof ---------------------------------------------------------------------------------------------
 
 
-def proof_in(replica: Replica, message: Message) -> OldCopyProof | None:
+def proof_in(replica: Replica, message: Message, drops: Drops) -> OldCopyProof | None:
     """What in a message this site has made, and its store does not know. The documents were verified before."""
     own, known = replica.origin, replica.history.known
+    if lost := next((op for op in message.ops if _is_of_lost_generation(op, replica, drops)), None):
+        return OldCopyProof(f"{lost.id}, which its store neither has nor has dropped", lost.stamp)
     made = max([known.get(own, 0), *(draft.seq for draft in replica.drafts)])
     drafts = {draft.id for draft in replica.drafts}
     for op in message.ops:
@@ -100,6 +103,14 @@ def proof_in(replica: Replica, message: Message) -> OldCopyProof | None:
         if reply.origin == own and reply.n > last:
             return OldCopyProof(f"reply {reply.n} of this site, whose store has {last}")
     return None
+
+
+def _is_of_lost_generation(op: Operation, replica: Replica, drops: Drops) -> bool:
+    """Whether this store made an operation in a generation of which it has nothing, after all that it has dropped."""
+    origin, own = op.origin, replica.origin
+    if origin == own or not origin.shares_store(own) or origin in replica.history.known:
+        return False
+    return op.stamp.time_ms > drops.until_ms
 
 
 def is_claimed(replica: Replica, message: Message) -> bool:
@@ -173,8 +184,12 @@ def withdraw(
     """The documents of a resource without what closed incarnations must take back; the first time it is loaded."""
     documents = tuple(documents)
     seen = next((d.origins for d in documents if isinstance(d, Inherited)), ())
-    closed = {Origin(site, one.incarnation): one for one in lineage.closed}
-    new = {origin: one for origin, one in closed.items() if origin not in seen}
+    stores = {one.incarnation: one for one in lineage.closed}
+    made = {d.origin for d in documents if isinstance(d, Operation) and d.origin.site == site}
+    made |= {Origin(site, one.incarnation) for one in lineage.closed}
+    closed = {origin: stores[origin.store] for origin in made if origin.store in stores}
+    handled = {origin.store for origin in seen}  # by store: an operation of it may come back in any generation
+    new = {origin: one for origin, one in closed.items() if origin.store not in handled}
     if not new or not documents:
         return documents
     # What is stamped after the present time goes, whichever incarnation made it: when an earlier one was closed, the

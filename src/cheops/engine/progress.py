@@ -47,8 +47,10 @@ class PeerProgress:
         "agrees",
         "as_source",
         "busy",
+        "closed",
         "differs",
         "digest",
+        "dropped",
         "incarnation",
         "is_unknown",
         "known",
@@ -66,7 +68,7 @@ class PeerProgress:
     )
 
     def __init__(self, limits: Limits) -> None:
-        self.incarnation = ""  # of the store that the rest is about; empty before the first message
+        self.incarnation = ""  # of the origin that the rest is about; empty before the first message
         self.is_unknown = True  # what it has now is not known: ask first, rather than send everything
         self.reported = False  # what follows is what it had at its last report, not merely empty
         self.known: dict[Origin, int] = {}  # operations that it has
@@ -74,6 +76,8 @@ class PeerProgress:
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
         self.digest = ""  # of its applied state, when it knew and had settled that
         self.busy = False  # it may still make operations that no other site knows
+        self.closed = False  # it has promised to add nothing to the log
+        self.dropped = False  # it has dropped the resource, by its last message: see tombstones.py
         self.last_contact_ms: int | None = None
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
         self.source = ""  # the site from which it wants what it lacks, see catch_up.py; empty: it knows of nothing
@@ -107,6 +111,12 @@ class PeerProgress:
     def note_two_contents(self) -> None:
         self.agrees = False
 
+    def note_dropped(self, now_ms: int) -> None:
+        """The peer has dropped this resource, after all sites had deleted it. What it had is as it was then."""
+        self.dropped, self.is_unknown, self._is_asked = True, False, False
+        self.last_contact_ms = now_ms
+        self._unanswered = 0
+
     def note_refusal(self) -> None:
         self.refused = True
 
@@ -137,7 +147,8 @@ class PeerProgress:
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
         is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
-        self.is_unknown, self.reported = False, True
+        self.is_unknown, self.reported, self.dropped = False, True, False
+        self.closed = self.closed or message.closed
         self._is_asked = self._is_asked and message.ask  # a question is no answer: it has not chosen a source
         if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
             self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation

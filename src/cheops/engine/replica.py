@@ -51,7 +51,7 @@ from cheops.engine.settings import Limits, ResourceType
 from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of, store_of
 from cheops.log.policy import Policy
 from cheops.log.seals import excluding_seal
 
@@ -122,6 +122,9 @@ class Replica:
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
         self.state = ""  # a health.State, see there
+        self.is_resting = False  # no event concerned it for a while
+        self.due_ms: int | None = None  # when a tombstone may be dropped, as the ledger says
+        self.is_closed = False  # this site adds nothing to the log any more, until it is dropped
         self._saved_rejections = 0
         self._saved_dirty: tuple[str, ...] = ()
         self._saved_progress: Progress | None = None
@@ -165,11 +168,24 @@ class Replica:
         """The other sites that must get documents: those on the list, and those that left it until they know that they
         left. A site that was removed from the mesh for good gets nothing, on the list or not."""
         for site in self.sites:
-            if site != self.site:
+            if site != self.site and not self.has_dropped(site) and not self._is_served(site):
                 yield site
         for site in sorted(self.history.ever_listed.difference(self.history.site_list)):
             if site != self.site and not self._has_left(site):
                 yield site
+
+    def _is_served(self, site: str) -> bool:
+        """Whether this site has left the resource, and another one on the list has all that this one knows. That one
+        serves a site with a new store: it knows if the resource was deleted since."""
+        if self.is_involved or not self.history.site_list:
+            return False
+        others = (self.peers.get(other) for other in self.sites if other != site)
+        return any(view and not view.is_behind(self.history.known, self.replies.known) for view in others)
+
+    def has_dropped(self, site: str) -> bool:
+        """Whether a site has dropped the resource, which is deleted here too: it gets nothing of it any more."""
+        view = self.peers.get(site)
+        return view is not None and view.dropped and self.history.is_deleted
 
     def _has_left(self, site: str) -> bool:
         """Whether a site that left knows that it left, and all its operations are known here; or it is gone for good.
@@ -201,8 +217,12 @@ class Replica:
                 yield sealing.id
 
     def is_behind(self, peer: str) -> bool:
-        """Whether a peer is not known to have all operations and replies."""
-        return self.peer(peer).is_behind(self.history.known, self.replies.known)
+        """Whether a peer is not known to have all operations and replies. A deletion must also be done there before it
+        can be forgotten here; a peer that has not said so is asked again."""
+        view = self.peer(peer)
+        if self.history.is_deleted and not covers(view.settled, self.history.known):
+            return True
+        return view.is_behind(self.history.known, self.replies.known)
 
     @property
     def is_synced(self) -> bool:
@@ -224,6 +244,7 @@ class Replica:
     def add(self, op: Operation) -> None:
         """Add a decided operation to the history. The caller saves it."""
         self.inbox.admit(op)
+        self.is_resting = False
         self.applied.history_changed(self.history.add(op))
 
     def keep_proof(self, proof: Proof) -> None:
@@ -247,9 +268,10 @@ class Replica:
         self.peer(peer).observe(message, now_ms, self.site)
 
     def forget_incarnation(self, peer: str, incarnation: str) -> None:
-        """A peer is up with this incarnation of its store: what an earlier one had may be lost."""
+        """A peer is up with this incarnation: what an earlier one had may be lost."""
         before = self.peers[peer].incarnation if peer in self.peers else ""
-        if before == incarnation:
+        # A message names a generation too, a heartbeat only the store.
+        if before == incarnation or (before and store_of(before) == incarnation):
             return
         self.replies.prefer(Origin(peer, incarnation))
         if before:
@@ -311,6 +333,7 @@ class Replica:
         self._saved_rejections = len(ledger.rejected_matrices)
         self._saved_dirty = ledger.dirty
         self._saved_progress = ledger.progress
+        self.due_ms, self.is_closed = ledger.due_ms, ledger.closed
 
     def _load_peers(self) -> None:
         """Restore what the peers have. A report of a store that was replaced since says nothing about the new one."""
@@ -318,7 +341,8 @@ class Replica:
         if saved is None:
             return
         for site, record in saved.peers.items():
-            if record.incarnation == self.met.get(site, record.incarnation):
+            store = store_of(record.incarnation)
+            if store == self.met.get(site, store):
                 self.peer(site).restore(record, saved)
                 if not self.proofs:  # otherwise contents must be compared, which only a new report allows
                     self.peer(site).skip_question(self.history.known, self.replies.known)
@@ -341,14 +365,23 @@ class Replica:
             drifts=tuple(self.drifts.values()),
             state=self.state,
             progress=self._saved_progress,
+            generation=self.origin.generation,
+            due_ms=self.due_ms,
+            closed=self.is_closed,
         )
         out.documents[key_of(ledger)] = ledger
 
-    def save_state(self, out: Effects, state: str, *, unsynced: bool) -> None:
-        """Save the state, and whether this resource must be loaded when the site starts again, if they have changed."""
-        if (self.is_saved_unsynced, self.state) != (unsynced, state):
-            self.is_saved_unsynced, self.state = unsynced, state
+    def save_state(self, out: Effects, state: str, *, unsynced: bool, due_ms: int | None = None) -> None:
+        """Save the state, whether this resource must be loaded when the site starts again, and when it may be dropped,
+        if they have changed."""
+        if (self.is_saved_unsynced, self.state, self.due_ms) != (unsynced, state, due_ms):
+            self.is_saved_unsynced, self.state, self.due_ms = unsynced, state, due_ms
             self.save_ledger(out)
+
+    def close(self, out: Effects) -> None:
+        """Promise that this site adds nothing to the log."""
+        self.is_closed = True
+        self.save_ledger(out)
 
     def save_progress(self, out: Effects) -> None:
         """Save what the peers have, if that says more than the ledger; before the resource leaves memory."""

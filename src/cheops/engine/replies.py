@@ -105,8 +105,9 @@ class Replies:
 
     def prefer(self, store: Origin) -> None:
         """This is now known to be the present store of its site: its replies may have come before that was known."""
-        for reply in self.of_origin(store):
-            self._note_operations(reply)
+        for origin in [origin for origin in self._by_origin if origin.shares_store(store)]:
+            for reply in self.of_origin(origin):
+                self._note_operations(reply)
 
     def _note_operations(self, reply: Reply) -> None:
         site = reply.origin.site
@@ -118,7 +119,7 @@ class Replies:
                 self._keep(applied.id, site, reply)
 
     def _is_present(self, store: Origin) -> bool:
-        return store == self._own or self._stores.get(store.site) == store.incarnation
+        return store == self._own or self._stores.get(store.site) == store.store
 
     def _keep(self, id_: OpId, site: str, reply: Reply) -> None:
         of_site = self._by_site.setdefault(site, {})

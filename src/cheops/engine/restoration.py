@@ -33,7 +33,7 @@ def restored(site: "Site", event: Loaded) -> Loaded:
     if len(event.documents) < MANY:
         return event
     try:
-        replica = site.new_replica(event.resource)
+        replica = site.new_replica(event.resource, event.documents)
         met = dict(replica.met)
         return replace(event, restored=Restored(replica, replica.load(event.documents), met))
     except Exception:

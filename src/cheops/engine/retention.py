@@ -12,6 +12,8 @@ from cheops.log.causality import Vector, common, contains, covers
 from cheops.log.operation import SILENT_KEYS, Command, OpId, Origin, Reply
 from cheops.log.seals import latest, sealed_by
 
+_AT_REST_PART = 5  # of `Limits.seal_after`
+
 
 def all_settled(replica: Replica) -> bool:
     """Whether every site involved has settled everything that is known here."""
@@ -58,6 +60,16 @@ def lacks_seal(replica: Replica) -> bool:
     return not covers(sealed_by(history.ops.values()), history.floor)  # also by seals that do not stand
 
 
+def is_deleted(replica: Replica) -> bool:
+    """Whether this site has deleted a resource, and nothing has happened since, or is in doubt."""
+    history, applied = replica.history, replica.applied
+    if not history.is_deleted:  # the usual case
+        return False
+    if replica.drafts or not replica.is_involved or not applied.is_settled or applied.starts_over:
+        return False
+    return not (applied.failed or applied.unknown or applied.dirty or applied.order_not_enforced)
+
+
 def fullness(replica: Replica) -> str | None:
     """Why the log must not grow, or None: it has the maximal length, even without what will be forgotten soon."""
     history, most = replica.history, replica.limits.log
@@ -72,8 +84,10 @@ def fullness(replica: Replica) -> str | None:
 def seal_due(replica: Replica) -> Vector | None:
     """What this site should seal now, or None if a seal would let nothing be forgotten."""
     history, wants_checkpoint = replica.history, replica.applied.wants_seal
+    # At rest fewer are worth a seal: otherwise a short log would keep them for ever.
+    enough = max(1, replica.limits.seal_after // _AT_REST_PART) if replica.is_resting else replica.limits.seal_after
     # A cheap test first: this runs at the end of every step.
-    if len(history.fates) < replica.limits.seal_after and not wants_checkpoint:
+    if len(history.fates) < enough and not wants_checkpoint:
         return None
     # Every site may see that a seal is due; without a rule all of them would ask for statements at the same time.
     if replica.site != min(replica.sites, default=""):
@@ -86,7 +100,7 @@ def seal_due(replica: Replica) -> Vector | None:
         return None  # what it lets the sites forget would be counted again
     if wants_checkpoint and covers(stable, history.known):
         return stable
-    return stable if len(history.forgettable(stable)) >= replica.limits.seal_after else None
+    return stable if len(history.forgettable(stable)) >= enough else None
 
 
 def prune(replica: Replica, out: Effects) -> None:

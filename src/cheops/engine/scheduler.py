@@ -61,6 +61,10 @@ def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     if applied.unknown or not replica.is_involved:
         return
     applied.settle()
+    if retention.is_deleted(replica):
+        if retention.all_settled(replica) and not retention.is_sealed(replica):
+            applied.request_seal()  # without it, the resource could not be dropped
+        return
     checkpoint = replica.type.checkpoint
     if checkpoint is None or len(replica.history.effective) < checkpoint.after:
         return

@@ -65,6 +65,11 @@ class Limits:
         "snapshot is larger.",
     )
     seal_after: int = limit(50, "Operations that could be forgotten before a site proposes to forget them.")
+    tombstone_ms: int = limit(
+        24 * 3_600_000,
+        "A resource that all its sites have deleted is forgotten after this time. A store from a backup that is older "
+        "may still have it; the sites say so.",
+    )
     wake: int = limit(200, "Resources that are loaded at a time for maintenance.")
     parked: int = limit(
         2_000, "Resources in memory. Beyond this, those that can only wait for a site that is down leave memory."

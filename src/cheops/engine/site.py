@@ -1,10 +1,8 @@
 """A site: all its resources, its peers, its clock. `step` handles one event and returns effects."""
 
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from cheops.engine import (
@@ -19,10 +17,11 @@ from cheops.engine import (
     scheduler,
     snapshot,
     statements,
+    tombstones,
 )
 from cheops.engine.admission import NO_RULES, refusal
-from cheops.engine.documents import Message, Peers, SiteClock, key_of
-from cheops.engine.draft import draft_of
+from cheops.engine.documents import NO_DROPS, Document, Message, Peers, SiteClock, key_of
+from cheops.engine.draft import accept
 from cheops.engine.events import (
     Answer,
     ClientLeft,
@@ -32,7 +31,6 @@ from cheops.engine.events import (
     Enumerated,
     Event,
     Fault,
-    Load,
     Loaded,
     MatricesReceived,
     PeerDown,
@@ -66,30 +64,23 @@ _OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Verified, Queried, ClientLe
 
 
 class Site:
-    """One site. A resource is loaded when an event concerns it, and leaves memory when none has for a while.
-
-    So memory and processor time depend on what is active, not on what exists. A resource in memory is *active* (it has
-    something to do or to send, and each tick looks at it), *parked* (it can only wait for sites that are down), or at
-    rest. A restart loads the resources whose ledger says `unsynced`.
-    """
+    """One site. A resource is loaded when an event concerns it, and leaves memory when none has for a while
+    (residency.py). A restart loads the resources whose ledger says `unsynced`."""
 
     def __init__(self, origin: Origin, settings: Settings) -> None:
         self.origin = origin
         self.settings = settings
         self.clock = Clock()
-        self.replicas: dict[str, Replica] = {}
+        self._residency = Residency(settings.limits)
+        self.replicas = self._residency.replicas
         self.matrices = Matrices(NO_RULES)
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone = RemovedSites()
         self.assemblies = Assemblies(settings.limits)
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self.incarnations = Incarnations(origin)
-        self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
-        self._active: set[str] = set()  # resources with something left to do or to send
-        self._parked: dict[str, set[str]] = {}  # resources that wait, and for which sites; may be unloaded
-        self._backlog: dict[str, None] = {}  # resources to load, some with each tick
+        self.drops = NO_DROPS
         self._now_ms = 0
-        self._residency = Residency()
         self._handlers: dict[type[Event], Callable[[Any, Effects], None]] = {
             Recovered: self._on_recovered,
             PeerUp: self._on_peer_up,
@@ -123,23 +114,18 @@ class Site:
         resource = _resource_of(event)
         if replica := self.replicas.get(resource):
             return self._guarded(replica, partial(self._handle, replica, event), (event,))
-        out = Effects()
-        if resource in self._loading:
-            self._loading[resource].append(event)
-        else:
-            self._loading[resource] = [event]
-            out.others.append(Load(resource))
-        return out
+        return Effects(others=[*self._residency.wait_for(resource, event)])
 
     # -- events of the site ----------------------------------------------------------------------
 
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.incarnations.recover(event, out)
+        self.drops = event.drops
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
         self._seen.update(event.peers)  # replicas share it
-        self._backlog |= dict.fromkeys(event.unsynced)
-        self._wake_some(out)
+        self._residency.add_to_backlog(event.unsynced)
+        out.others += self._residency.wake_some()
 
     def _on_peer_up(self, event: PeerUp, out: Effects) -> None:
         before = self._seen.get(event.peer)
@@ -151,64 +137,41 @@ class Site:
             out.documents[key_of(peers)] = peers
             if before is not None:
                 out.others.append(Enumerate(event.peer))  # its store is new and may be empty
-        self._unpark({event.peer})
-        for replica in list(self._active_replicas()):
+        self._residency.unpark({event.peer})
+        for replica in list(self._residency.active_replicas()):
             if event.peer in set(replica.targets()):
                 replica.peer(event.peer).probe_now()
                 attend = partial(catch_up.attend, replica, event.peer, self.up, now_ms=self._now_ms)
                 out.merge(self._guarded(replica, attend))
-
-    def _unpark(self, sites: AbstractSet[str]) -> None:
-        """Activate the resources that could only wait for one of these sites."""
-        for resource in [resource for resource, peers in self._parked.items() if not sites.isdisjoint(peers)]:
-            del self._parked[resource]
-            if resource in self.replicas:
-                self._active.add(resource)
-            else:
-                self._backlog[resource] = None
 
     def _on_peer_down(self, event: PeerDown, out: Effects) -> None:
         del out
         self.up.pop(event.peer, None)
 
     def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
-        self._backlog |= dict.fromkeys(event.resources)
+        self._residency.add_to_backlog(event.resources)
         self.incarnations.note_enumerated(event.peer)
-        self._wake_some(out)
+        out.others += self._residency.wake_some()
 
     def _on_store_outdated(self, event: StoreOutdated, out: Effects) -> None:
         self.incarnations.close("", event, self.clock, self._now_ms, out)
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone.change(event)
-        self._unpark(self.gone)
+        self._residency.unpark(self.gone)
         out.others += [Enumerate(site) for site in sorted(back)]  # added again: they have missed what happened since
-        self._wake_some(out)
+        out.others += self._residency.wake_some()
 
     def _on_matrices_received(self, event: MatricesReceived, out: Effects) -> None:
         self.matrices.keep(event.matrices, out)
 
-    def _wake_some(self, out: Effects) -> None:
-        """Load some resources of the backlog: memory must not grow with the number of resources."""
-        # Not more than the store can keep up with: what clients want would wait behind all of them.
-        for resource in list(islice(self._backlog, max(self.settings.limits.wake - len(self._loading), 0))):
-            del self._backlog[resource]
-            self._wake(resource, out)
-
-    def _wake(self, resource: str, out: Effects) -> None:
-        if resource in self.replicas:
-            self._active.add(resource)
-        elif resource not in self._loading:
-            self._loading[resource] = []
-            out.others.append(Load(resource))
-
     def _on_tick(self, event: Tick, out: Effects) -> None:
         del event
-        self._backlog |= {name: None for name, timer in self._faulty.items() if timer.is_due(self._now_ms)}
-        self._wake_some(out)
-        if not self._backlog and not self._loading:
+        self._residency.add_to_backlog(name for name, timer in self._faulty.items() if timer.is_due(self._now_ms))
+        out.others += self._residency.wake_some()
+        if self._residency.is_complete:
             self.incarnations.finish(out)
-        for replica in list(self._active_replicas()):
+        for replica in list(self._residency.active_replicas()):
             out.merge(self._guarded(replica, partial(self._work_on, replica)))
         self._unload_idle(out)
         self.assemblies.drop_silent(self._now_ms)
@@ -221,9 +184,6 @@ class Site:
         exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
         self._complete_step(replica, out)
 
-    def _active_replicas(self) -> Iterator[Replica]:
-        return (self.replicas[resource] for resource in sorted(self._active) if resource in self.replicas)
-
     # -- memory ------------------------------------------------------------------------------------
 
     def _touch(self, replica: Replica) -> None:
@@ -231,30 +191,31 @@ class Site:
 
     def _unload_idle(self, out: Effects) -> None:
         """Unload resources without recent events. Parked ones stay while there are few: they will be wanted again."""
-        for resource, touched_ms in self._residency.pop_quiet(self._now_ms):
+        residency = self._residency
+        for resource, touched_ms in residency.pop_quiet(self._now_ms):
             replica = self.replicas[resource]
-            if self._is_in_use(replica):
+            if residency.is_in_use(replica):
                 self._touch(replica)
-            elif resource in self._parked:
+            elif resource in residency.parked:
                 replica.save_progress(out)
                 del self.replicas[resource]
             else:
-                self._residency.rest(resource, touched_ms)
-                health.save_at_rest(replica, out)
-        for resource in self._residency.pop_idle(self.settings.limits.idle_ms, self._now_ms):
-            if self._is_in_use(self.replicas[resource]):
-                self._touch(self.replicas[resource])
-            else:
-                del self.replicas[resource]
+                residency.rest(resource, touched_ms)
+                out.merge(self._guarded(replica, partial(self._rest, replica)))
+        residency.unload_idle(self._now_ms)
 
-    def _is_in_use(self, replica: Replica) -> bool:
-        if replica.resource in self._parked:
-            return bool(replica.clients) or len(self.replicas) <= self.settings.limits.parked
-        return bool(replica.clients) or replica.resource in self._active
+    def _rest(self, replica: Replica, out: Effects) -> None:
+        """A resource comes to rest. Some of its log may be sealed now, which takes it up again."""
+        replica.is_resting = True
+        if retention.seal_due(replica):
+            self._complete_step(replica, out)
+        if replica.resource in self.replicas and replica.resource not in self._residency.active:
+            health.save_at_rest(replica, out, self._now_ms)
 
     # -- events of a resource ----------------------------------------------------------------------
 
     def _handle(self, replica: Replica, event: Event, out: Effects) -> None:
+        replica = self._in_present_life(replica, event, out)
         self._touch(replica)
         match event:
             case Submitted():
@@ -279,21 +240,35 @@ class Site:
         scheduler.advance(replica, out, self._now_ms)
         self._complete_step(replica, out)
 
+    def _in_present_life(self, replica: Replica, event: Event, out: Effects) -> Replica:
+        """The resource that an event is about. If that is a later one than the log here, it begins anew."""
+        if not isinstance(event, Received) or not tombstones.gives_way(replica, event.message):
+            return replica
+        self._drop(replica, out)
+        renewed = self.replicas[replica.resource] = self.new_replica(replica.resource)
+        return renewed
+
+    def _drop(self, replica: Replica, out: Effects) -> None:
+        """Forget a resource, as if it had never been here."""
+        self.drops = tombstones.drop(replica, self.drops, out)
+        self._residency.remove(replica.resource)
+
     def _on_loaded(self, event: Loaded, out: Effects) -> None:
-        replica = restoration.usable_replica(event, self.incarnations) or self.new_replica(event.resource)
-        self.replicas[event.resource] = replica
+        found = restoration.usable_replica(event, self.incarnations)
+        replica = self.replicas[event.resource] = found or self.new_replica(event.resource, event.documents)
         self._touch(replica)
-        waiting = self._loading.pop(event.resource, [])
+        waiting = self._residency.take_waiting(event.resource)
         out.merge(self._guarded(replica, partial(self._load, replica, event), waiting))
         for one in waiting if event.resource in self.replicas else ():
             out.merge(self._dispatch(one))  # if one of them fails, the others wait until the resource is loaded again
         if self.replicas.get(event.resource) is replica:
             out.merge(self._guarded(replica, partial(self._begin, replica)))
 
-    def new_replica(self, resource: str) -> Replica:
+    def new_replica(self, resource: str, documents: Iterable[Document] = ()) -> Replica:
+        """A resource that begins here, or is restored from these documents."""
         return Replica(
             resource,
-            self.origin,
+            tombstones.origin_in(self.origin, documents, self.drops),
             self._matrix,
             self.settings.limits,
             policy_of=self.settings.policy_of,
@@ -318,7 +293,7 @@ class Site:
 
     def _begin(self, replica: Replica, out: Effects) -> None:
         scheduler.advance(replica, out, self._now_ms)
-        self._active.add(replica.resource)
+        self._residency.active.add(replica.resource)
         self._complete_step(replica, out)
         self._faulty.pop(replica.resource, None)
 
@@ -348,12 +323,8 @@ class Site:
             if isinstance(event, Submitted):
                 what = f"nothing was done, because of a fault in this agent ({type(error).__name__}); its log has more"
                 out.others.append(Answer(event.request, Stage.REFUSED, detail=what, resource=resource))
-        if replica := self.replicas.pop(resource, None):
+        if replica := self._residency.remove(resource):
             self._outlived[resource] = replica
-        self._active.discard(resource)
-        self._residency.drop(resource)
-        for queue in (self._parked, self._backlog):
-            queue.pop(resource, None)
         limits = self.settings.limits
         timer = self._faulty.setdefault(resource, RetryTimer(limits.retry_ms, limits.retry_most_ms))
         timer.back_off(self._now_ms)
@@ -373,21 +344,20 @@ class Site:
         retention.prune(replica, out)
         self._issue_again(replica, out)
         self._seal_if_due(replica, out)
+        self._close_if_due(replica, out)
         exchange.send_pending(replica, out, self._now_ms)
         replica.save_changes(out)
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
-        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica))
-        self._active.discard(replica.resource)
-        self._parked.pop(replica.resource, None)
-        if at_work or not behind.isdisjoint(self.up):
-            self._active.add(replica.resource)
-        elif behind:  # nothing can be done until one of them is up
-            self._parked[replica.resource] = behind
+        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
+        self._residency.place(replica, at_work=bool(at_work), behind=behind, up=self.up.keys())
+        if tombstones.may_drop(replica):
+            self._drop(replica, out)
+            return
         # Unsynced until it is at rest.
-        health.save(replica, out, unsynced=bool(at_work or behind), parked=replica.resource in self._parked)
+        health.save(replica, out, unsynced=bool(at_work or behind), parked=replica.resource in self._residency.parked)
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
@@ -396,6 +366,14 @@ class Site:
             return
         self._accept(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         scheduler.advance(replica, out, self._now_ms)
+
+    def _close_if_due(self, replica: Replica, out: Effects) -> None:
+        """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
+        if replica.history.is_deleted and tombstones.may_close(replica, self.up, self._now_ms):
+            replica.close(out)
+        for peer in sorted(self.up.keys() & tombstones.unconfirmed(replica)):
+            if replica.peer(peer).may_recall(self._now_ms):
+                exchange.ask(replica, peer, out)
 
     def _issue_again(self, replica: Replica, out: Effects) -> None:
         """Submit what was withdrawn and no other site has, once all of them have said what they have."""
@@ -411,7 +389,7 @@ class Site:
     # -- submitting --------------------------------------------------------------------------------
 
     def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
-        if problem := refusal(replica, event):
+        if problem := tombstones.refusal(replica) or refusal(replica, event):
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._accept(replica, event, out)
@@ -422,24 +400,9 @@ class Site:
             out.others.append(replace(decided, resource=event.resource))
 
     def _accept(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
-        """Give an operation its number and stamp; from now on it is this site's."""
-        # The clock may have been set back since the resource was loaded: see incarnation.py.
-        seen = self.clock.seen(replica.history.latest) if replica.history.latest else self.clock
-        self.clock = seen.tick(self._now_ms)
-        self._save_clock(out)
         if not replica.history.ops and not replica.drafts:
             replica.set_type(self.settings.type_named(event.rtype))
-        draft = draft_of(replica, event, self.clock.stamp(self.origin), self.matrices, out)
-        if draft.verdict is None:
-            replica.drafts.append(draft)
-        else:
-            replica.add(draft)
-        if len(draft.deps) == 0 and draft.sites:
-            for site in draft.sites:  # the first operation of a resource: no site has anything of it yet
-                replica.peer(site).mark_empty()
-        out.documents[key_of(draft)] = draft
-        if draft.verdict is not None:
-            replica.outbox.push((draft,))
+        draft, self.clock = accept(replica, event, self.clock, self.matrices, out, self._now_ms)
         return draft
 
     def _save_clock(self, out: Effects) -> None:
@@ -450,7 +413,11 @@ class Site:
 
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         message = screened(message, peer, out)
-        if proof := incarnation.proof_in(replica, message):
+        if message.dropped:
+            replica.peer(peer).note_dropped(self._now_ms)
+            return
+        message = tombstones.without_earlier_life(replica, message)
+        if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
             return
         if incarnation.is_claimed(replica, message):
@@ -461,6 +428,10 @@ class Site:
     def _take(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         catch_up.consider(replica, peer, message, self.up, self._now_ms)
         message = snapshot.assembled(replica, peer, message, out, self._now_ms)
+        if tombstones.is_dropped_here(replica, message, self.drops):
+            catch_up.give_up(replica, peer, self._now_ms)
+            exchange.report_dropped(replica, peer, out)
+            return
         new = self.matrices.try_out(message.matrices)
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)
@@ -474,7 +445,7 @@ class Site:
             self._save_clock(out)  # after a crash this site's stamps must still be later than those it has seen
         incarnation.note_earlier_stores(replica, message, out)
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
-        if self._seen.get(peer, message.incarnation) == message.incarnation:
+        if self._is_current(replica, peer, message):
             replica.take_report(peer, message, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
         catch_up.note_taken(replica, peer, message, self.up, self._now_ms)
@@ -489,6 +460,14 @@ class Site:
         if matrices := tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices):
             exchange.send_matrices(replica, peer, matrices, out)
         catch_up.attend(replica, peer, self.up, out, self._now_ms)
+
+    def _is_current(self, replica: Replica, peer: str, message: Message) -> bool:
+        """Whether a message is of the peer's present store, and of the last generation that was heard of."""
+        sent, heard = Origin(peer, message.incarnation), replica.peers.get(peer)
+        if self._seen.get(peer, sent.store) != sent.store:
+            return False
+        before = Origin(peer, heard.incarnation) if heard and heard.incarnation else sent
+        return before.store != sent.store or before.generation <= sent.generation
 
 
 def _resource_of(event: Event) -> str:

@@ -45,7 +45,7 @@ The status of a resource sums up its operations over all sites, as one site know
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from cheops.engine import drift, health, incarnation
+from cheops.engine import drift, health, incarnation, tombstones
 from cheops.engine.evidence import evidence_of
 from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
@@ -143,7 +143,7 @@ def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> Resour
         unreachable,
         replica.applied.order_not_enforced,
         sites,
-        incarnation.doubt(replica) or (drift.found(replica) if with_drift else ""),
+        incarnation.doubt(replica) or tombstones.doubt(replica) or (drift.found(replica) if with_drift else ""),
         last_known,
     )
 

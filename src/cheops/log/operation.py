@@ -53,6 +53,9 @@ Counter: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNTER)]
 class Origin(str):
     """A site and the incarnation of its store: a site that restarts with an empty disk is a new origin.
 
+    So is a site that has dropped what it knew of a resource (see cheops.engine.tombstones): it numbers its operations
+    from 1 again. Then the incarnation is `store.generation`.
+
     A string, `site/incarnation`, so that a vector is a JSON object without conversion. Strings are also Python's
     fastest dictionary keys: the hash is computed once. The incarnation has no slash, so the last one separates.
     """
@@ -68,11 +71,31 @@ class Origin(str):
         self.site, self.incarnation = site, incarnation
         return self
 
+    @property
+    def store(self) -> str:
+        """The incarnation of the store, without the generation."""
+        return store_of(self.incarnation)
+
+    @property
+    def generation(self) -> int:
+        """How often the store had dropped resources when this site began this one; 0 for what is not a number."""
+        number = self.incarnation.partition(".")[2]
+        return int(number) if number.isdecimal() and number.isascii() else 0
+
+    def shares_store(self, other: "Origin") -> bool:
+        """Whether both are the same store of the same site, in whatever generation."""
+        return self == other or (self.site == other.site and self.store == other.store)
+
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # as our constructor takes them
         return (self.site, self.incarnation)
 
     def __repr__(self) -> str:
         return f"Origin({self.site!r}, {self.incarnation!r})"
+
+
+def store_of(incarnation: str) -> str:
+    """The incarnation of a store, of one that may name a generation too."""
+    return incarnation.partition(".")[0]
 
 
 @lru_cache(maxsize=4_096)  # very many documents share few origins: one object for each is enough

@@ -1,14 +1,17 @@
 """Gives disk space and memory of deleted resources back.
 
-Backends forget resources of which nothing is left in the store. Under load the store uses free pages again; at rest it
-gives them back, in steps of some milliseconds: a commit that comes meanwhile waits for one step at most.
+From time to time the engine hears which tombstones may be dropped (cheops.engine.tombstones). Backends forget resources
+of which nothing is left in the store. Under load the store uses free pages again; at rest it gives them back, in steps
+of some milliseconds: a commit that comes meanwhile waits for one step at most.
 """
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cheops.backoff import jittered
+from cheops.engine.events import Enumerated
 from cheops.store.interface import StoreError
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class SpaceRelease:
         while True:
             await asyncio.sleep(jittered(_LOOK_S, 0.1))
             try:
+                await self._sweep()
                 dropped = await self._node.backends.forget_dropped(self._node.store, self._node.in_store_thread)
                 self._node.drifted.difference_update(dropped)
                 if self._is_at_rest():
@@ -40,6 +44,12 @@ class SpaceRelease:
             except Exception:  # a backend may raise anything, and must not end the site
                 _log.exception("backends cannot forget the resources of which nothing is left")
             self._commits = self._node.pump.commits
+
+    async def _sweep(self) -> None:
+        """Have the engine look at the tombstones that may be dropped by now."""
+        now_ms, most = self._node.now_ms(), self._node.config.limits.wake
+        if due := await self._node.in_store_thread(partial(self._node.store.due, now_ms, most)):
+            self._node.pump.post(Enumerated("", due))
 
     def _is_at_rest(self) -> bool:
         pump = self._node.pump

@@ -160,7 +160,7 @@ class Follower:
         return True
 
     def _owes_summary(self, op: Operation) -> bool:
-        return op.verdict is not None and op.origin == self.origin and not op.is_silent
+        return op.verdict is not None and op.origin.shares_store(self.origin) and not op.is_silent
 
     def _await(self, db: sqlite3.Connection, awaited: PendingSummaries, op: Operation, at_ms: int) -> Iterator[Event]:
         """A summary is due; at once for an operation without any effect: no other site runs it."""
@@ -235,6 +235,7 @@ class JournaledStore:
         self.search = store.search
         self.states = store.states
         self.in_states = store.in_states
+        self.due = store.due
         self.rewrite = store.rewrite
         self.set_unknown = store.set_unknown
         self.sites_of = store.sites_of

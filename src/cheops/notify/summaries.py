@@ -124,7 +124,7 @@ class PendingSummaries:
                 op.seq,
             )
             for op, result in results
-            if op.origin == self._origin
+            if op.origin.shares_store(self._origin)
         ]
         db.executemany(
             "INSERT INTO results SELECT ?, ?, ?, ?, ?"
@@ -135,7 +135,7 @@ class PendingSummaries:
         )
 
     def lose_effect(self, db: sqlite3.Connection, resource: str, op: OpId) -> None:
-        if op.origin == self._origin:
+        if op.origin.shares_store(self._origin):
             db.execute(
                 "UPDATE pending_summaries SET without_effect = 1 WHERE resource = ? AND seq = ?", (resource, op.seq)
             )

@@ -283,3 +283,9 @@ OTHER_APPS = {
     for app in (_LENIENT_COUNTER, _LENIENT_FILE, _LENIENT_STORE, _PARALLEL_FILE, _DRAINED, _STOCK, _SORTED_FILE)
 }
 ALL_APPS = APPS | OTHER_APPS
+
+
+def with_early_checkpoints(type_: ResourceType) -> ResourceType:
+    """The type with frequent checkpoints, because forgetting is the most delicate part."""
+    checkpoint = type_.checkpoint
+    return replace(type_, checkpoint=replace(checkpoint, after=4)) if checkpoint else type_

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from cheops.engine import health
+from cheops.engine import health, tombstones
 from cheops.engine.documents import Ledger
 from cheops.engine.replica import Replica
 from cheops.engine.scheduler import has_deleted_copy
@@ -21,6 +21,7 @@ from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Stamp, Status
 from cheops.log.seals import is_of_one_site
 from cheops.sim.apps import RefusedError, State
 from cheops.sim.last_words import ExplanationChecker, client_problems
+from cheops.sim.lives import leftovers
 from cheops.sim.node import Node
 from cheops.sim.world import World, ever_listed_sites
 
@@ -126,6 +127,9 @@ def problems(world: World, explanations: ExplanationChecker) -> list[str]:
     """All violations of an invariant; empty if there are none."""
     violations = list(world.status_problems)
     for resource in sorted(world.decided):
+        if not world.decided[resource]:
+            violations += leftovers(world, resource)
+            continue
         oracle = oracle_of(world, resource)
         violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource, oracle))
         violations += explanations.problems(oracle, resource)
@@ -142,7 +146,7 @@ def _resource_problems(world: World, resource: str, oracle: History) -> Iterator
     yield from client_problems(world, resource)
     yield from _traffic_problems(world, resource)
     yield from _withdrawn_problems(world, resource)
-    listed = ever_listed_sites(world.decided[resource])
+    listed = ever_listed_sites(world.decided[resource] | world.lives.ended.get(resource, {}))
     listed |= {site for key, one in world.withdrawn.items() if key[0] == resource for site in one.op.sites or ()}
     for name in sorted(world.recipients.get(resource, set()) - listed):
         yield f"{name} is not involved and got a message about it"
@@ -322,11 +326,16 @@ def _health_problems(world: World, name: str, replica: Replica) -> Iterator[str]
     """The state that a site counts the resource in must be the one that it would compute; `converged` may be late."""
     ledgers = (d for d in world.nodes[name].disk.of_resource(replica.resource) if isinstance(d, Ledger))
     saved, computed = next((ledger.state for ledger in ledgers), ""), health.state_of(replica)
+    if computed is health.State.CONVERGED and tombstones.is_tombstone(replica):
+        computed = health.State.DELETED
     if saved != replica.state:
         yield f"{name} has saved the state {saved or 'none'}, and has {replica.state} in memory"
     if computed is health.State.UNKNOWN:
         return  # not in memory: nobody has reported to the copy that is looked at here
-    is_late = computed is health.State.CONVERGED and saved in {health.State.CONVERGING, health.State.UNKNOWN}
+    is_late = computed in {health.State.CONVERGED, health.State.DELETED} and saved in {
+        health.State.CONVERGING,
+        health.State.UNKNOWN,
+    }
     if saved != computed and not is_late:
         yield f"{name} counts it as {saved or 'nothing'}, and it is {computed}"
 

@@ -5,11 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from cheops.engine.documents import NO_LINEAGE, Document, Key, Ledger, Lineage, Peers, SiteClock, key_of
+from cheops.engine.documents import (
+    NO_DROPS,
+    NO_LINEAGE,
+    Document,
+    Drops,
+    Key,
+    Ledger,
+    Lineage,
+    Peers,
+    SiteClock,
+    key_of,
+)
 from cheops.engine.events import Event, Loaded, Outcome, Recovered, Result, Run, Save
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.engine.site import Site
+from cheops.engine.tombstones import origin_in
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin
@@ -147,7 +159,8 @@ class Node:
         clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())
         matrices = tuple(d for d in durable if isinstance(d, Matrix))
         unsynced = sorted(d.resource for d in durable if isinstance(d, Ledger) and d.unsynced)
-        return Recovered(clock, matrices, tuple(unsynced), self._met, lineage)
+        drops = next((d for d in durable if isinstance(d, Drops)), NO_DROPS)
+        return Recovered(clock, matrices, tuple(unsynced), self._met, lineage, drops)
 
     @property
     def _met(self) -> Mapping[str, str]:
@@ -166,6 +179,11 @@ class Node:
         """Whether its store was beyond what it is now."""
         return self.disk.starts.is_later(mark, self.disk.saved)
 
+    def due(self, now_ms: int) -> tuple[str, ...]:
+        """The resources whose ledger says that they may be dropped."""
+        ledgers = (d for d in self.disk.durable.values() if isinstance(d, Ledger) and d.due_ms is not None)
+        return tuple(sorted(d.resource for d in ledgers if (d.due_ms or 0) <= self.now_ms(now_ms)))
+
     def crash(self) -> None:
         self.disk.crash()
         self.site = None
@@ -178,15 +196,18 @@ class Node:
         """A resource as the site has it in memory, or as the site would load it."""
         if self.site is None:
             return None
-        if resource in self.site.replicas:
-            return self.site.replicas[resource]
+        return self.site.replicas.get(resource) or self.replica_on_disk(resource)
+
+    def replica_on_disk(self, resource: str) -> Replica | None:
+        if self.site is None:
+            return None
         # As it will be once it is loaded: before that, damaged documents are restored.
         documents = tuple(self.disk.rotten.get(key_of(d), d) for d in self.disk.of_resource(resource))
         if not documents:
             return None
         replica = Replica(
             resource,
-            self.origin,
+            origin_in(self.origin, documents, self.site.drops),
             self.site.matrices.__getitem__,
             self.settings.limits,
             policy_of=self.settings.policy_of,

@@ -81,7 +81,8 @@ class StatusChecker:
         for site in replica.sites:
             if site != node.name and site not in self._world.replaced:  # an old copy has less than was reported
                 yield from self._report_problems(node, replica, site)
-                yield from _has_problems(self._world.nodes[site], evidence_of(replica, site))
+                had = self._world.lives.had_at(site, replica.resource)
+                yield from _has_problems(self._world.nodes[site], evidence_of(replica, site), had)
         found = status(replica, set(node.site.up))
         if found.overall is Overall.CONVERGED:
             yield from self._convergence_problems(node, replica)
@@ -116,6 +117,8 @@ class StatusChecker:
 
     def _convergence_problems(self, node: Node, replica: Replica) -> Iterator[str]:
         assert node.site is not None  # noqa: S101 - it has a replica
+        if self._world.lives.is_ended(replica.resource, replica.history.known):
+            return  # others have dropped it since: all had deleted it
         for site in replica.sites:
             other = self._world.nodes[site]
             there = other.replica(replica.resource)
@@ -152,12 +155,12 @@ def _settled_replica(node: Node, resource: str) -> Replica | None:
     return node.replica(resource)
 
 
-def _has_problems(other: Node, evidence: Evidence) -> Iterator[str]:
-    """What a site is said to have, it has."""
+def _has_problems(other: Node, evidence: Evidence, had: Vector) -> Iterator[str]:
+    """What a site is said to have, it has; or had, before it dropped the resource."""
     there = other.replica(evidence.replica.resource)
-    if other.site is None or evidence.origin != other.origin:
+    if other.site is None or evidence.origin is None or not evidence.origin.shares_store(other.origin):
         return
-    known = there.history.known if there else NOTHING
+    known = joined(had, there.history.known if there else NOTHING)
     for op in evidence.replica.history.ops.values():
         if evidence.received(op) is Presence.HAS and not contains(known, op.id):
             yield f"{evidence.site} has {op.id}, which it never got"

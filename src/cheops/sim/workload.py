@@ -3,7 +3,9 @@
 A profile says how much of each; the seed of the world says when and where.
 """
 
+import dataclasses
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from cheops.engine import incarnation
 from cheops.engine.documents import Ledger, key_of
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
+from cheops.engine.settings import Limits
 from cheops.log.causality import contains, covers
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, Operation, content_hash
@@ -63,6 +66,8 @@ class Profile:
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
     tiny: float = 0.25  # of the histories in which messages and queues hold only a few documents
     http: bool = False  # the applications are HTTP services behind gateways (http_world.py)
+    tombstone_ms: int = 3_600_000  # for which deleted resources are remembered; longer than most histories
+    bursts: int = 0  # short periods with all the operations, long pauses between them; 0: operations at any time
 
     @property
     def is_quiet(self) -> bool:
@@ -115,9 +120,31 @@ PROFILES = {
             long_delay=0.02, partitions=1, one_way_cuts=0, crashes=1, crash_between_effects=0.0005, skew_ms=1_000,
             clock_jumps=1, trouble=0.005, bad_command=0.02,
         ),
+        # Cuts, crashes and delays together are shorter than half of the time for which tombstones are kept: see
+        # `tombstones.ends_with`.
+        Profile(
+            "deletions", tombstone_ms=24_000, operations=60, duration_ms=130_000, bursts=3, resources=5, deletes=0.35,
+            site_changes=0.03, partitions=8, crashes=8, skew_ms=1_000, bad_command=0.02,
+        ),
         Profile("http", http=True, operations=60, deletes=0.06, crashes=3, crash_between_effects=0.001),
     )
 }  # fmt: skip
+
+
+def drawn_limits(random: Random, profile: Profile) -> Limits:
+    """Low ones; in some histories so low that a log takes many messages, and a snapshot many pieces."""
+    limits = Limits(
+        idle_ms=3_000,
+        seal_after=3,
+        parked=1,
+        batch=profile.batch,
+        waiting=profile.waiting,
+        tombstone_ms=profile.tombstone_ms,
+    )
+    if random.random() >= profile.tiny:
+        return limits
+    batch, waiting = random.randint(2, 6), random.randint(4, 30)
+    return dataclasses.replace(limits, batch=batch, batch_bytes=random.choice((1_500, 10_000)), waiting=waiting)
 
 
 _HOUR_MS = 3_600_000
@@ -167,8 +194,19 @@ def _schedule_operations(world: "World") -> None:
     resources = [_resource(world, number) for number in range(profile.resources)]
     for number in range(profile.operations):
         resource = resources[number] if number < len(resources) else random.choice(resources)
-        at_ms = 5 if number < len(resources) else random.randint(10, profile.duration_ms)
+        at_ms = 5 if number < len(resources) else _time_of_operation(world)
         world.after(at_ms, lambda r=resource, n=number: _submit(world, r, n))  # type: ignore[misc]
+
+
+_BURST_MS = 8_000
+
+
+def _time_of_operation(world: "World") -> int:
+    random, profile = world.random, world.profile
+    if not profile.bursts:
+        return random.randint(10, profile.duration_ms)
+    begin_ms = random.randrange(profile.bursts) * profile.duration_ms // profile.bursts
+    return begin_ms + random.randint(10, _BURST_MS)
 
 
 class _Resource:

@@ -32,16 +32,17 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.intake import future_objection, without
-from cheops.engine.settings import Limits, ResourceType, Settings
+from cheops.engine.settings import Settings
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict, content_hash, precedence
 from cheops.log.policy import Policy, SiteGroup
 from cheops.peers.heartbeat import Watermark
-from cheops.sim.apps import ALL_APPS, App
+from cheops.sim.apps import ALL_APPS, App, with_early_checkpoints
+from cheops.sim.lives import Lives
 from cheops.sim.membership import Membership
 from cheops.sim.node import Backup, Node
-from cheops.sim.workload import Profile
+from cheops.sim.workload import Profile, drawn_limits
 
 _TICK_MS = 100  # as often as the agent
 _RELOAD_MS = 200
@@ -103,10 +104,11 @@ class World:
         self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
         # Drawn apart from the rest, so that a seed with other limits gives the history that it always gave.
-        self._limits = _drawn_limits(Random(f"limits {seed}"), profile)  # noqa: S311 - repeatable is the point
+        self._limits = drawn_limits(Random(f"limits {seed}"), profile)  # noqa: S311 - repeatable is the point
         settings = self.settings(profile)
         self.nodes = {name: Node(name, settings) for name in names}
         self.membership = Membership(self)
+        self.lives = Lives(self)
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
             self.restart(name)
@@ -116,7 +118,7 @@ class World:
 
     def settings(self, profile: Profile) -> Settings:
         """Of every site. Limits are low, so that unloading, seals and parking happen in a history of seconds."""
-        types = {name: _with_early_checkpoints(ALL_APPS[name].type) for name in profile.apps}
+        types = {name: with_early_checkpoints(ALL_APPS[name].type) for name in profile.apps}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
         return Settings(types, self._limits)
@@ -196,9 +198,16 @@ class World:
     def _ticker(self, name: str) -> Callable[[], None]:
         def tick() -> None:
             self.deliver(name, Tick())
+            self._sweep(name)
             self.after(_TICK_MS, tick)
 
         return tick
+
+    def _sweep(self, name: str) -> None:
+        """As an agent does from time to time: find what may be dropped."""
+        node = self.nodes[name]
+        if due := node.due(self.now_ms):
+            self.deliver(name, Enumerated("", due))
 
     def _heart(self, name: str) -> Callable[[], None]:
         def beat() -> None:
@@ -264,6 +273,7 @@ class World:
                 self.prepare_save(node, effect)
                 node.disk.write(effect)
                 self._maybe_crash("unsynced write lost")
+                self.lives.note_save(node, effect)
                 node.disk.sync()
                 self.note_saved(node, effect)
             case Run():
@@ -477,21 +487,6 @@ class World:
                     self.resolved.add((name, resource, replica.applied.unknown.id))
                     self.inject("operator resolved an unknown")
                     self.deliver(name, Resolved(resource, replica.applied.unknown.id, happened))
-
-
-def _drawn_limits(random: Random, profile: Profile) -> Limits:
-    """Low ones; in some histories so low that a log takes many messages, and a snapshot many pieces."""
-    limits = Limits(idle_ms=3_000, seal_after=3, parked=1, batch=profile.batch, waiting=profile.waiting)
-    if random.random() >= profile.tiny:
-        return limits
-    batch, waiting = random.randint(2, 6), random.randint(4, 30)
-    return replace(limits, batch=batch, batch_bytes=random.choice((1_500, 10_000)), waiting=waiting)
-
-
-def _with_early_checkpoints(type_: ResourceType) -> ResourceType:
-    """The type with frequent checkpoints, because forgetting is the most delicate part."""
-    checkpoint = type_.checkpoint
-    return replace(type_, checkpoint=replace(checkpoint, after=4)) if checkpoint else type_
 
 
 def ever_listed_sites(ops: dict[OpId, Operation]) -> set[str]:

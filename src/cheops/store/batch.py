@@ -30,6 +30,7 @@ class Put(NamedTuple):  # a tuple is made several times as fast as a frozen data
     is_unsynced: bool
     sites: tuple[str, ...]  # those that the resource involves from now on
     state: str | None = None  # that the resource is counted in from now on; only a ledger has one
+    due_ms: int | None = None  # when the resource may be dropped; likewise
 
 
 class Forget(NamedTuple):
@@ -87,6 +88,7 @@ def _put(key: Key, document: Document) -> Put:
         isinstance(document, Ledger) and document.unsynced,
         (document.sites or ()) if isinstance(document, Operation) else (),
         (document.state or None) if isinstance(document, Ledger) else None,
+        document.due_ms if isinstance(document, Ledger) else None,
     )
 
 
@@ -96,7 +98,7 @@ _PAGE = 500  # documents that are read and signed at a time
 
 @dataclass(frozen=True, slots=True)
 class DocumentSigner:
-    """Signs the documents of one origin."""
+    """Signs the documents of one site, as long as it has this store."""
 
     origin: Origin
     sign: Sign
@@ -106,7 +108,7 @@ class DocumentSigner:
         return (
             isinstance(document, _SIGNED)
             and not document.signature
-            and document.origin == self.origin
+            and document.origin.shares_store(self.origin)
             and (is_shared(document) or isinstance(document, Statement))  # which other sites get inside of a seal
         )
 
@@ -145,7 +147,7 @@ def sign_stored_documents(store: Store, signer: DocumentSigner, has_signed: HasS
     while changes := store.changes(since, _PAGE):
         documents = store.read(change.key for change in changes).values()
         for document in documents:
-            if not isinstance(document, Operation | Reply) or document.origin != signer.origin:
+            if not isinstance(document, Operation | Reply) or not document.origin.shares_store(signer.origin):
                 continue
             if document.signature and not has_signed(document.signature):
                 force_setattr(document, "signature", "")  # nobody else has this object: it was just read

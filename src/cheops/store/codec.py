@@ -29,6 +29,7 @@ import msgspec
 
 from cheops.engine.documents import (
     Document,
+    Drops,
     EpochRecord,
     Inherited,
     Key,
@@ -135,6 +136,7 @@ _Decoded: TypeAlias = (
     | Withdrawn
     | Inherited
     | Lineage
+    | Drops
     | SiteClock
     | Peers
 )
@@ -280,7 +282,7 @@ _MAX_ID_CHARACTERS = 50_000  # three names of the greatest length, every byte of
 _NUMBER = re.compile("[1-9][0-9]{0,15}")
 _NUMBERED = {kind: kind for kind in ("op", "reply", "proof", "withdrawn")}
 _NAMED = {kind: kind for kind in ("matrix", "statement", "started", "ledger", "inherited")}
-_SINGLE = {kind: kind for kind in ("clock", "peers", "lineage")}
+_SINGLE = {kind: kind for kind in ("clock", "peers", "lineage", "drops")}
 _PARTS = {**dict.fromkeys(_NUMBERED, 5), **dict.fromkeys(_NAMED, 2), **dict.fromkeys(_SINGLE, 1)}
 
 

@@ -7,7 +7,7 @@ the first n migrations. Pending ones run when a store is opened, each in one tra
 migration never changes: add another one.
 
     documents  by resource and id; `seq` is the number in the whole feed, of those that are shared; `checksum` shows
-               whether a row is as it was written, see cheops.store.sqlite
+               whether a row is as it was written, see cheops.store.sqlite; `due_ms` is when a tombstone may be dropped
     feeds      (site, seq) → document. Site 0 is the whole feed, 1 what goes to every site (matrices)
     late       documents that were shared before a site was involved, with their other number in the site's feed
     involved   which sites a resource has or had on its list
@@ -228,7 +228,12 @@ def _add_dropped(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE dropped (resource TEXT PRIMARY KEY) WITHOUT ROWID")
 
 
-MIGRATIONS: list[Migration] = [_first, _count_states, _add_checksums, _add_dropped]
+def _add_due(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE documents ADD COLUMN due_ms INTEGER")
+    connection.execute("CREATE INDEX documents_due ON documents (due_ms) WHERE due_ms IS NOT NULL")
+
+
+MIGRATIONS: list[Migration] = [_first, _count_states, _add_checksums, _add_dropped, _add_due]
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cheops.engine.documents import NO_LINEAGE, Document, Key, Lineage, Peers, SiteClock
+from cheops.engine.documents import NO_DROPS, NO_LINEAGE, Document, Drops, Key, Lineage, Peers, SiteClock
 from cheops.engine.events import Recovered, Save
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import Clock
@@ -86,6 +86,9 @@ class Store(Protocol):
         """The resources in one of these states; otherwise as `search`. The cost does not grow with the number of
         resources in other states."""
 
+    def due(self, by_ms: int, limit: int = 1000) -> tuple[str, ...]:
+        """Resources whose ledger says that they may be dropped by this time, the earliest first."""
+
     def rewrite(self, documents: Sequence[Document]) -> None:
         """Write documents again that were found damaged. They are not new: no event follows from them."""
 
@@ -145,6 +148,7 @@ def recovered_from(documents: Iterable[Document], unsynced: Iterable[str]) -> Re
         tuple(unsynced),
         next((document.incarnations for document in documents if isinstance(document, Peers)), {}),
         next((document for document in documents if isinstance(document, Lineage)), NO_LINEAGE),
+        next((document for document in documents if isinstance(document, Drops)), NO_DROPS),
     )
 
 

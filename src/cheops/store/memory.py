@@ -174,6 +174,12 @@ class MemoryStore:
             islice((one for one in self.search(text, site, after, len(self._by_resource)) if one in found), limit)
         )
 
+    def due(self, by_ms: int, limit: int = 1000) -> tuple[str, ...]:
+        self._check_open()
+        with self._lock:
+            puts = [row.put for row in self._rows.values() if row.put.due_ms is not None and row.put.due_ms <= by_ms]
+        return tuple(put.resource for put in sorted(puts, key=lambda put: put.due_ms or 0)[:limit])
+
     def shares(self) -> dict[str, int]:
         self._check_open()
         with self._lock:

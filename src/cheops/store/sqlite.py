@@ -47,9 +47,9 @@ _MAX_CACHED_RESOURCES = 2_000  # whose sites are cached in memory
 _MOST_DAMAGED = 1_000  # resources with damaged documents that are remembered
 
 _UPSERT = (
-    "INSERT INTO documents (resource, id, unsynced, state, seq, body, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO documents (resource, id, unsynced, state, seq, body, checksum, due_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (resource, id) DO UPDATE SET body = excluded.body, unsynced = excluded.unsynced,"
-    " state = excluded.state, seq = coalesce(seq, excluded.seq), checksum = excluded.checksum"
+    " state = excluded.state, seq = coalesce(seq, excluded.seq), checksum = excluded.checksum, due_ms = excluded.due_ms"
 )
 _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
 _SOME_OF_RESOURCE = "SELECT id, body, checksum FROM documents WHERE resource = ? AND id > ? ORDER BY id LIMIT ?"
@@ -194,7 +194,7 @@ class Writer:
 
 def _row(put: Put, seq: int | None) -> tuple[object, ...]:
     sum_ = checksum(put.resource, put.id, put.body)
-    return put.resource, put.id, put.is_unsynced, put.state, seq, put.body, sum_
+    return put.resource, put.id, put.is_unsynced, put.state, seq, put.body, sum_, put.due_ms
 
 
 _SHRINK_EVERY = 256  # commits
@@ -402,6 +402,10 @@ class SQLiteStore:
         # One query per state, each of which reads the index in order: `state IN` would read all of them, and sort.
         found = (self._rows(_IN_STATE, state, after, text, text, site, site, limit) for state in states)
         return tuple(sorted(resource for rows in found for (resource,) in rows)[:limit])
+
+    def due(self, by_ms: int, limit: int = 1000) -> tuple[str, ...]:
+        statement = "SELECT resource FROM documents WHERE due_ms <= ? ORDER BY due_ms LIMIT ?"
+        return tuple(resource for (resource,) in self._rows(statement, by_ms, limit))
 
     def shares(self) -> dict[str, int]:
         return dict(self._rows(_SHARES))

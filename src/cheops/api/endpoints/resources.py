@@ -65,6 +65,9 @@ class ResourceFilter(FreshPageParameters, frozen=True, kw_only=True):
     type: Annotated[str, doc("Only resources of this type.", max_length=256)] = ""
     overall: Annotated[Overall | None, doc("Only resources in this state.")] = None
     outcome: Annotated[Status | None, doc("Only resources whose newest operation had this outcome.")] = None
+    deleted: Annotated[
+        bool, doc("Instead of the others, resources that all sites have deleted, until they are forgotten.")
+    ] = False
 
 
 class LogParameters(FreshParameters, frozen=True, kw_only=True):

@@ -41,11 +41,14 @@ from cheops.api.views.log import lanes, log_view, matrix_in_force, matrix_view
 from cheops.api.views.operations import sites_of
 from cheops.api.views.status import detail, is_here, not_here_text, resource_status, summary, unreadable_summary
 from cheops.config.types import TypeConfig
+from cheops.engine.documents import Ledger, key_of
 from cheops.engine.health import TROUBLED, State
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.node.node import Node
 from cheops.security.principal import Principal
+from cheops.store.codec import ascii_lower
+from cheops.store.interface import Store
 
 _POLL_S = 0.01  # between two looks for reports of other sites
 _MAX_EXAMINED = 1_000  # resources for one page: each of them is loaded from the store
@@ -54,6 +57,7 @@ _BATCH = 200  # resources that are loaded at once
 # The states of resources that may have this status. It is not stored, as it depends on which sites are up now; and a
 # resource that has just converged is counted as converging for a moment.
 _HEALTHY = (State.CONVERGED, State.CONVERGING, State.UNKNOWN)
+_LISTED = tuple(state for state in State if state is not State.DELETED)
 _STATES: dict[Overall, tuple[State, ...]] = {
     "DIVERGED": TROUBLED,
     "CONVERGING": (State.CONVERGING, State.UNKNOWN),
@@ -178,9 +182,8 @@ async def list_resources(request: ApiRequest[ResourceFilter]) -> Resources:
 
 
 def _needs_examination(wanted: ResourceFilter) -> bool:
-    """Whether resources must be loaded: the store searches, or takes a prefix, but not both, and knows nothing else."""
-    is_search = bool(wanted.search or wanted.site)
-    return bool(wanted.type or wanted.overall or wanted.outcome or (is_search and wanted.prefix))
+    """Whether resources must be loaded: the store knows their ids, sites and states, and nothing else."""
+    return bool(wanted.type or wanted.overall or wanted.outcome)
 
 
 def _may_match(wanted: ResourceFilter, one: ResourceSummary) -> bool:
@@ -197,35 +200,33 @@ def _is_match(wanted: ResourceFilter, one: ResourceSummary) -> bool:
 
 
 async def _matching_ids(node: Node, wanted: ResourceFilter, cursor: str, limit: int) -> tuple[list[str], bool]:
-    if wanted.overall:
-        return await _ids_in_state(node, wanted, _STATES[wanted.overall], cursor, limit)
-    if not wanted.search and not wanted.site:
-        return await page_of_ids(node, wanted.prefix, cursor, limit)
-    # Every resource of this site lists this site: that search is faster than one over everything in the store.
-    ids = await asyncio.to_thread(node.store.search, wanted.search, wanted.site or node.name, cursor, limit + 1)
-    return list(ids[:limit]), len(ids) > limit
+    states = _STATES[wanted.overall] if wanted.overall else (State.DELETED,) if wanted.deleted else _LISTED
+    return await page_of_ids(node, wanted.prefix, cursor, limit, states, wanted.search, wanted.site)
 
 
-async def _ids_in_state(
-    node: Node, wanted: ResourceFilter, states: Sequence[State], cursor: str, limit: int
+async def page_of_ids(  # noqa: PLR0913, PLR0917 - what a list can be about
+    node: Node,
+    prefix: str,
+    cursor: str,
+    limit: int,
+    states: Sequence[State] = _LISTED,
+    search: str = "",
+    site: str = "",
 ) -> tuple[list[str], bool]:
-    after = max(cursor, wanted.prefix[:-1])  # an id that equals the prefix comes after this
-    site = wanted.site or None
-    found = await asyncio.to_thread(node.store.in_states, states, wanted.search, site, after, limit + 1)
-    ids = [id_ for id_ in found[:limit] if id_ <= wanted.prefix or id_.startswith(wanted.prefix)]
-    return ids, len(found) > limit and len(ids) == limit
-
-
-async def page_of_ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
     """The ids of a page, and whether there are more. The store returns ids greater than a text, so an id that equals
     the prefix is looked up separately."""
-    exact: list[str] = []
-    if prefix and not cursor:
-        sites = await asyncio.to_thread(node.store.sites_of, prefix)  # a resource that has documents has sites
-        exact = [prefix] if sites else []
-    rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
-    ids = [*exact, *(id_ for id_ in rest if id_.startswith(prefix))]
+    after = max(cursor, prefix)
+    rest = await asyncio.to_thread(node.store.in_states, states, search, site or None, after, limit + 1)
+    ids = [id_ for id_ in rest if id_.startswith(prefix)]
+    if prefix and not cursor and await asyncio.to_thread(_is_in_state, node.store, prefix, states, site):
+        ids = [prefix, *ids] if ascii_lower(search) in ascii_lower(prefix) else ids
     return ids[:limit], len(ids) > limit
+
+
+def _is_in_state(store: Store, resource: str, states: Sequence[State], site: str) -> bool:
+    key = key_of(Ledger(resource))
+    ledger = store.read([key]).get(key)
+    return isinstance(ledger, Ledger) and ledger.state in states and (not site or site in store.sites_of(resource))
 
 
 async def _fresh_summaries(

@@ -1,0 +1,253 @@
+"""Tombstones: how a deleted resource leaves.
+
+A deleted resource must be remembered for a while: a site that has not heard of the deletion would bring it back. When
+every site of the list has settled the deletion, and a seal says so, no site lacks anything any more. What is left then
+is a *tombstone*: the deletion, the list of sites and the seal. It is not listed.
+
+After `Limits.tombstone_ms` it is dropped, with everything that is known of the resource:
+
+    close    While all sites of the list are up, a site promises to add nothing to the log (`may_close`). The promise is
+             durable. It asks the others, which promise the same (`Message.closed`). Until then a client's operation
+             comes after the deletion in the same log; from then on it is refused.
+    drop     When all have promised, or dropped it already, each of them forgets the resource (`may_drop`).
+
+A tombstone whose list names a site that was removed from the mesh stays: that site may be admitted again, and has not
+settled the deletion.
+
+A site that begins the resource again afterwards would give numbers a second time. So dropping counts *generations*
+(`Drops`), and what a site begins or joins from then on, it does as another origin (cheops.log.operation.Origin). The
+operations of a name therefore fall into *lives* that share no origin:
+
+    a later life    begins without knowledge of the one before. A log that is closed gives way to it (`gives_way`), and
+                    so does that of a site that has left: sites need not drop theirs at the same moment.
+    an earlier one  is what a site with a tombstone still reports, or one that had left (`Message.over`). For a site in
+                    a later life this means that the other one has nothing of it (`without_earlier_life`).
+
+**A site that still has what others have dropped** did not settle the deletion: its store is from an old backup. It is
+not believed. A site recognises the log by its own documents, of a generation that it has dropped (`is_dropped_here`),
+takes nothing of it, and says so (`Message.dropped`). The other site then is DIVERGED until somebody deletes its copy;
+then its log needs no seal to be dropped.
+"""
+
+from collections.abc import Container, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from cheops.engine import retention
+from cheops.engine.documents import (
+    Document,
+    Drops,
+    Inherited,
+    Key,
+    Ledger,
+    Message,
+    Started,
+    key_of,
+    op_key,
+    reply_key,
+)
+from cheops.engine.events import Effects
+from cheops.engine.replica import Replica
+from cheops.log.causality import common
+from cheops.log.operation import Origin, Reply, Stamp, Statement
+from cheops.text import in_words
+
+# A site promises to close a log when another one asks, even if by its own clock it is too early by this part of the
+# time. Any site may ask; but none should make others forget at once what is deleted.
+_EARLIEST_PART = 2
+
+# -- what a tombstone is ---------------------------------------------------------------------------------
+
+
+def is_tombstone(replica: Replica) -> bool:
+    """Whether nothing is left of a resource but its deletion, at all its sites."""
+    if not retention.is_deleted(replica) or replica.inbox.waiting:
+        return False
+    if replica.proofs or replica.withdrawn:
+        return False  # an operator may need them
+    if any(replica.peer(site).busy for site in replica.targets()):
+        return False  # it may be about to add something
+    return retention.all_settled(replica) and (retention.is_sealed(replica) or _is_dropped_elsewhere(replica))
+
+
+def _is_dropped_elsewhere(replica: Replica) -> bool:
+    """Whether every other site has dropped the resource: then nobody is left to sign a seal."""
+    others = [replica.peers.get(site) for site in replica.sites if site != replica.site]
+    return bool(others) and all(view is not None and view.dropped for view in others)
+
+
+def bury(replica: Replica, out: Effects) -> None:
+    """Keep of a tombstone only what it needs: the replies to what was deleted go."""
+    history = replica.history
+    views = [replica.peer(peer) for peer in replica.targets()]
+    everywhere = common([replica.replies.known, *(view.known_replies for view in views)])
+
+    def is_pointless(reply: Reply) -> bool:
+        is_over = reply.op is not None and reply.op in history.fates
+        return is_over and reply.n <= everywhere.get(reply.origin, 0)
+
+    pointless = replica.replies.drop(is_pointless)
+    if pointless:
+        replica.replies.forget_operations({reply.op for reply in pointless if reply.op})
+        out.drop(reply_key(replica.resource, reply.origin, reply.n) for reply in pointless)
+
+
+def due_ms(replica: Replica) -> int | None:
+    """When a tombstone may be dropped; None if nothing is known of the resource."""
+    latest = replica.history.latest
+    return latest.time_ms + replica.limits.tombstone_ms if latest else None
+
+
+def doubt(replica: Replica) -> str:
+    """Why the resource here should not be there; empty if no other site says so."""
+    if replica.history.is_deleted or not any(view.dropped for view in replica.peers.values()):
+        return ""
+    dropped = [site for site in replica.sites if (view := replica.peers.get(site)) and view.dropped]
+    if not dropped:
+        return ""
+    have = "has" if len(dropped) == 1 else "have"
+    return (
+        f"all sites had deleted it, and {in_words(dropped)} {have} forgotten it since; "
+        f"the store of {replica.site} is from before that. Delete it here, or create it under another id"
+    )
+
+
+# -- dropping it -----------------------------------------------------------------------------------------
+
+
+def may_close(replica: Replica, up: Container[str], now_ms: int) -> bool:
+    """Whether it is time to promise that nothing is added to the log. All sites must be up: otherwise clients would be
+    refused for long."""
+    due = due_ms(replica)
+    if replica.is_closed or due is None or not _is_forgettable(replica):
+        return False
+    asked = any(view.closed for view in replica.peers.values())
+    early_ms = replica.limits.tombstone_ms // _EARLIEST_PART if asked else 0
+    return now_ms >= due - early_ms and all(site in up for site in replica.targets())
+
+
+def _is_forgettable(replica: Replica) -> bool:
+    return is_tombstone(replica) and replica.gone.isdisjoint(replica.history.ever_listed)
+
+
+def unconfirmed(replica: Replica) -> set[str]:
+    """The sites that have not promised the same as this one."""
+    return {site for site in replica.targets() if not replica.peer(site).closed} if replica.is_closed else set()
+
+
+def may_drop(replica: Replica) -> bool:
+    """Whether everything that is known of a resource may go."""
+    # A client may still wait for a site whose reply nobody has: it waits no longer than it wants to.
+    return replica.is_closed and not replica.slot.running and not unconfirmed(replica) and _is_forgettable(replica)
+
+
+def refusal(replica: Replica) -> str | None:
+    """Why a client's operation on a deleted resource is refused, or None."""
+    if not replica.is_closed:
+        return None
+    return "the resource was deleted, and its sites are about to forget it: try again in a moment"
+
+
+def drop(replica: Replica, drops: Drops, out: Effects) -> Drops:
+    """Forget all documents of a resource; return what the site remembers of that."""
+    keys = set(_keys(replica))
+    out.drop((*keys, *(key for key in out.documents if key[1:2] == (replica.resource,) and key not in keys)))
+    latest = replica.history.latest
+    drops = Drops(drops.generation + 1, max(drops.until_ms, latest.time_ms if latest else 0))
+    out.documents[key_of(drops)] = drops
+    return drops
+
+
+def _keys(replica: Replica) -> Iterator[Key]:
+    """The keys of everything that the store may have of a resource."""
+    resource = replica.resource
+    ids = (*replica.history.ops, *(draft.id for draft in replica.drafts))
+    yield from (op_key(resource, id_) for id_ in ids)
+    yield from (reply_key(resource, reply.origin, reply.n) for reply in replica.replies)
+    yield from (key_of(proof) for proof in replica.proofs.values())
+    yield from (key_of(one) for one in replica.withdrawn.values())
+    yield key_of(Ledger(resource))
+    yield key_of(Started(resource, 0, None))
+    yield key_of(Inherited(resource, ()))
+    yield key_of(Statement(resource, replica.origin, "", 0))
+
+
+# -- lives -----------------------------------------------------------------------------------------------
+
+
+def origin_in(own: Origin, documents: Iterable[Document], drops: Drops) -> Origin:
+    """The origin of a site in a resource: of its ledger's generation, or of the present one if it begins here now."""
+    documents = tuple(documents)
+    ledger = next((one.generation for one in documents if isinstance(one, Ledger)), 0)
+    generation = ledger if documents else drops.generation
+    return Origin(own.site, f"{own.store}.{generation}") if generation else Origin(own.site, own.store)
+
+
+def gives_way(replica: Replica, message: Message) -> bool:
+    """Whether a message is about a later life than that of the log here, which is closed, or which this site has left:
+    then it waits for nothing."""
+    history = replica.history
+    if message.over is not None or message.dropped or not message.ops or history.latest is None:
+        return False
+    if _shares_origin(replica, message) or any(op.stamp <= history.latest for op in message.ops):
+        return False
+    begins = any(not op.deps or replica.site in (op.sites or ()) for op in message.ops)
+    is_over = _has_left(replica) or replica.is_closed
+    return (begins or message.snapshot is not None) and is_over and not replica.slot.running
+
+
+def without_earlier_life(replica: Replica, message: Message) -> Message:
+    """A message of a site that still has the log of an earlier life: it has nothing of this one."""
+    if message.over is None or not replica.history.known or _shares_origin(replica, message):
+        return message
+    if any(op.stamp <= message.over for op in replica.history.ops.values()):
+        return message
+    return replace(
+        message,
+        ops=(),
+        replies=(),
+        matrices=(),
+        known={},
+        known_replies={},
+        replies_after={},
+        settled={},
+        digest="",
+        summary="",
+        snapshot=None,
+        piece=None,
+        source="",
+        seal_wanted={},
+        seal_origins=(),
+        statements=(),
+        over=None,
+    )
+
+
+def _shares_origin(replica: Replica, message: Message) -> bool:
+    return not replica.history.known.keys().isdisjoint(message.known)
+
+
+def is_dropped_here(replica: Replica, message: Message, drops: Drops) -> bool:
+    """Whether a message brings documents of what this site has dropped: it counts what this very store made, in a
+    generation of which nothing is here. But if this site had left the resource, it may be on a later list."""
+    brings = bool(message.ops or message.snapshot)
+    if not drops.generation or not (brings or message.over):  # otherwise nothing says which life it is about
+        return False
+    own, counted = replica.origin, (*message.known, *message.known_replies)
+    ours = {origin for origin in counted if origin.shares_store(own) and origin != own}
+    if not ours.difference(replica.history.known, replica.replies.known):
+        return False
+    known = (*message.ops, *replica.inbox.waiting.values())
+    is_back = any(replica.site in (op.sites or ()) and op.stamp.time_ms > drops.until_ms for op in known)
+    return bool(replica.history.known) or not is_back
+
+
+def last_stamp(replica: Replica) -> Stamp | None:
+    """The last stamp in a log that is over for this site: a tombstone, or of a resource that it has left; else None."""
+    if not _has_left(replica) and not is_tombstone(replica):
+        return None
+    return replica.history.latest
+
+
+def _has_left(replica: Replica) -> bool:
+    return bool(replica.history.site_list) and not replica.is_involved
