@@ -29,7 +29,7 @@ from cheops.log.operation import (
     seal_hash,
 )
 from cheops.log.policy import Policy, SiteGroup, operation_violation
-from cheops.sim import world
+from cheops.sim import apps, world
 from cheops.sim.apps import COUNTER
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
@@ -325,7 +325,7 @@ def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
 def test_honest_sites_never_fall_apart_over_a_policy(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole histories with cuts, crashes, lists and matrices that change: what one takes, all take in the end;
     but for two who chose one name for two resources without having to do with each other."""
-    of_type, clashes, judged = world._with_early_checkpoints, [], []
+    of_type, clashes, judged = apps.with_early_checkpoints, [], []
     true_admits = admission.admits
 
     def admits(replica: Replica, op: Operation, out: Any) -> bool:
@@ -335,7 +335,7 @@ def test_honest_sites_never_fall_apart_over_a_policy(profile: str, monkeypatch: 
             clashes.append(op.resource)
         return taken
 
-    monkeypatch.setattr(world, "_with_early_checkpoints", lambda type_: replace(of_type(type_), policy=INVOLVED))
+    monkeypatch.setattr(world, "with_early_checkpoints", lambda type_: replace(of_type(type_), policy=INVOLVED))
     monkeypatch.setattr(admission, "admits", admits)
     for seed in range(20):
         clashes.clear()

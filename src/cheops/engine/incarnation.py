@@ -284,6 +284,13 @@ def note_earlier_stores(replica: Replica, message: Message, out: Effects) -> Non
     distrust(replica, out)
 
 
+def inherit(replica: Replica, before: Origin, out: Effects) -> None:
+    """The application may hold what this site ran as an earlier origin of the resource."""
+    replica.inherited, replica.is_catching_up = (before,), True
+    inherited = Inherited(replica.resource, replica.inherited)
+    out.documents[key_of(inherited)] = inherited
+
+
 def _distrust_new_keys(replica: Replica, out: Effects) -> None:
     """An earlier store may also have run what arrives while this site catches up."""
     if replica.applied.base is None and not replica.type.creates:

@@ -220,7 +220,7 @@ class Replica:
         """Whether a peer is not known to have all operations and replies. A deletion must also be done there before it
         can be forgotten here; a peer that has not said so is asked again."""
         view = self.peer(peer)
-        if self.history.is_deleted and not covers(view.settled, self.history.known):
+        if self.history.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
             return True
         return view.is_behind(self.history.known, self.replies.known)
 

@@ -246,6 +246,8 @@ class Site:
             return replica
         self._drop(replica, out)
         renewed = self.replicas[replica.resource] = self.new_replica(replica.resource)
+        if not replica.is_involved and (replica.applied.entries or replica.applied.base_applied):
+            incarnation.inherit(renewed, replica.origin, out)  # the copy that it kept when it left
         return renewed
 
     def _drop(self, replica: Replica, out: Effects) -> None:
@@ -416,6 +418,10 @@ class Site:
         if message.dropped:
             replica.peer(peer).note_dropped(self._now_ms)
             return
+        if sites := tombstones.undecided(replica, message, self.up, self._now_ms):
+            for site in sites:
+                exchange.ask(replica, site, out)
+            return  # the sender sends it again
         message = tombstones.without_earlier_life(replica, message)
         if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)

@@ -18,8 +18,9 @@ A site that begins the resource again afterwards would give numbers a second tim
 (`Drops`), and what a site begins or joins from then on, it does as another origin (cheops.log.operation.Origin). The
 operations of a name therefore fall into *lives* that share no origin:
 
-    a later life    begins without knowledge of the one before. A log that is closed gives way to it (`gives_way`), and
-                    so does that of a site that has left: sites need not drop theirs at the same moment.
+    a later life    begins without knowledge of the one before. A log that is closed gives way to it (`gives_way`):
+                    sites need not drop theirs at the same moment. So does that of a site that has left, once it has
+                    proof that others have dropped it (`undecided`).
     an earlier one  is what a site with a tombstone still reports, or one that had left (`Message.over`). For a site in
                     a later life this means that the other one has nothing of it (`without_earlier_life`).
 
@@ -55,6 +56,7 @@ from cheops.text import in_words
 # A site promises to close a log when another one asks, even if by its own clock it is too early by this part of the
 # time. Any site may ask; but none should make others forget at once what is deleted.
 _EARLIEST_PART = 2
+_FRESH_MS = 5_000  # what a site said within this time is what it has now
 
 # -- what a tombstone is ---------------------------------------------------------------------------------
 
@@ -184,16 +186,44 @@ def origin_in(own: Origin, documents: Iterable[Document], drops: Drops) -> Origi
 
 
 def gives_way(replica: Replica, message: Message) -> bool:
-    """Whether a message is about a later life than that of the log here, which is closed, or which this site has left:
-    then it waits for nothing."""
+    """Whether a message is about a later life than that of the log here, and this one is over: it is closed; or this
+    site has left it, and there is proof that a site of its list has dropped it."""
+    if not _is_later(replica, message) or replica.slot.running:
+        return False
+    return replica.is_closed or (_has_left(replica) and _is_known_to_be_dropped(replica, message))
+
+
+def undecided(replica: Replica, message: Message, up: Container[str], now_ms: int) -> list[str]:
+    """The sites to ask before a message is taken, at a site that has left the resource: if they still have what is known
+    here, another site has begun it without knowledge of that; if they have dropped it, this is a later life."""
+    if not _has_left(replica) or not _is_later(replica, message) or gives_way(replica, message):
+        return []
+    views = {site: replica.peers.get(site) for site in replica.sites if site in up}
+    return [site for site, view in views.items() if view is None or not _is_fresh(view.last_contact_ms, now_ms)]
+
+
+def _is_fresh(heard_ms: int | None, now_ms: int) -> bool:
+    return heard_ms is not None and 0 <= now_ms - heard_ms < _FRESH_MS
+
+
+def _is_later(replica: Replica, message: Message) -> bool:
+    """Whether a message may be about a later life: it begins without knowledge of anything here, after all of that."""
     history = replica.history
     if message.over is not None or message.dropped or not message.ops or history.latest is None:
         return False
     if _shares_origin(replica, message) or any(op.stamp <= history.latest for op in message.ops):
         return False
     begins = any(not op.deps or replica.site in (op.sites or ()) for op in message.ops)
-    is_over = _has_left(replica) or replica.is_closed
-    return (begins or message.snapshot is not None) and is_over and not replica.slot.running
+    return begins or message.snapshot is not None
+
+
+def _is_known_to_be_dropped(replica: Replica, message: Message) -> bool:
+    """Whether a site of the list has said so, or has made something with the same store in a later generation."""
+    if any(view.dropped for site, view in replica.peers.items() if site in replica.sites):
+        return True
+    known = [origin for origin in replica.history.known if origin.site in replica.sites]
+    new = [op.origin for op in message.ops]
+    return any(two.shares_store(one) and two.generation > one.generation for one in known for two in new)
 
 
 def without_earlier_life(replica: Replica, message: Message) -> Message:
