@@ -418,10 +418,12 @@ class Site:
         if message.dropped:
             replica.peer(peer).note_dropped(self._now_ms)
             return
-        if sites := tombstones.undecided(replica, message, self.up, self._now_ms):
-            for site in sites:
+        if tombstones.is_undecided(replica, message, self._now_ms):
+            for site in self.up.keys() & set(replica.sites):
                 exchange.ask(replica, site, out)
             return  # the sender sends it again
+        if message.over and tombstones.is_dropped_here(replica, message, self.drops):
+            exchange.report_dropped(replica, peer, out)
         message = tombstones.without_earlier_life(replica, message)
         if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)

@@ -20,7 +20,7 @@ operations of a name therefore fall into *lives* that share no origin:
 
     a later life    begins without knowledge of the one before. A log that is closed gives way to it (`gives_way`):
                     sites need not drop theirs at the same moment. So does that of a site that has left, once it has
-                    proof that others have dropped it (`undecided`).
+                    proof that others have dropped it (`is_undecided`).
     an earlier one  is what a site with a tombstone still reports, or one that had left (`Message.over`). For a site in
                     a later life this means that the other one has nothing of it (`without_earlier_life`).
 
@@ -193,13 +193,14 @@ def gives_way(replica: Replica, message: Message) -> bool:
     return replica.is_closed or (_has_left(replica) and _is_known_to_be_dropped(replica, message))
 
 
-def undecided(replica: Replica, message: Message, up: Container[str], now_ms: int) -> list[str]:
-    """The sites to ask before a message is taken, at a site that has left the resource: if they still have what is known
-    here, another site has begun it without knowledge of that; if they have dropped it, this is a later life."""
+def is_undecided(replica: Replica, message: Message, now_ms: int) -> bool:
+    """Whether a message must wait, at a site that has left the resource, until a site of the list has been heard. If
+    that still has what is known here, another site has begun the resource without knowledge of it, and the two are
+    merged; if it has dropped that, this is a later life. To merge two lives would bring back what was deleted."""
     if not _has_left(replica) or not _is_later(replica, message) or gives_way(replica, message):
-        return []
-    views = {site: replica.peers.get(site) for site in replica.sites if site in up}
-    return [site for site, view in views.items() if view is None or not _is_fresh(view.last_contact_ms, now_ms)]
+        return False
+    views = [replica.peers.get(site) for site in replica.sites]
+    return bool(views) and not any(view and _is_fresh(view.last_contact_ms, now_ms) for view in views)
 
 
 def _is_fresh(heard_ms: int | None, now_ms: int) -> bool:
