@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from cheops.engine import tombstones
 from cheops.engine.admission import refusal
 from cheops.engine.documents import Message
 from cheops.engine.events import SitesRemoved, Submitted
@@ -12,6 +15,12 @@ from cheops.log.causality import covers
 from cheops.log.operation import Command, Kind, OpId, Origin
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
+
+
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that has left a resource counts what it once heard of the others as what they have now."""
+    monkeypatch.setattr(tombstones, "is_undecided", lambda *_: False)
 
 
 def test_a_newcomer_gets_what_others_have_not_forgotten() -> None:
@@ -42,6 +51,7 @@ def test_a_newcomer_gets_a_checkpoint() -> None:
     assert lab.states("n", "abc") == [112, 112, 112]
 
 
+@pytest.mark.usefixtures("trusting")
 def test_a_site_that_left_deletes_also_the_copy_of_a_resource_that_gives_way() -> None:
     """d, cut off, begins the resource anew and gives it to c, which had left and deleted its copy."""
     lab = Lab("abcd")
@@ -68,6 +78,7 @@ def test_a_site_that_left_deletes_also_the_copy_of_a_resource_that_gives_way() -
     assert lab.states("n", "abc") == [6, 6, 0]
 
 
+@pytest.mark.usefixtures("trusting")
 def test_a_site_that_left_learns_that_a_failed_beginning_gives_way() -> None:
     """d, cut off, begins the resource anew with c, which had left it. The command fails, and its list of sites counts
     there until c has the seal."""

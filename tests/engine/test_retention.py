@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from cheops.engine import tombstones
 from cheops.engine.events import ClientLeft, Outcome, Queried, Run, SitesRemoved
 from cheops.engine.settings import Limits
 from cheops.log.causality import contains
@@ -10,6 +13,12 @@ from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, FILE
 from tests.engine.lab import Lab
 from tests.engine.thief import run
+
+
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that has left a resource counts what it once heard of the others as what they have now."""
+    monkeypatch.setattr(tombstones, "is_undecided", lambda *_: False)
 
 
 def test_memory_follows_what_is_active_not_what_exists() -> None:
@@ -225,6 +234,7 @@ def test_a_site_that_comes_back_takes_the_checkpoint_of_one_that_was_alone() -> 
     assert lab.states("n", "abc") == [58, 58, 58]
 
 
+@pytest.mark.usefixtures("trusting")
 def test_a_site_that_comes_back_by_another_beginning_takes_the_checkpoint_of_one_that_was_alone() -> None:
     """Its own operation is in effect, and in the checkpoint. It did not sign the seal: it had left by then."""
     lab = Lab("abc")

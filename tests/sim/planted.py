@@ -477,6 +477,11 @@ BUGS = {
     "full queues refuse what they wait for": Planted(
         planted_faults.full_queues_refuse_what_they_wait_for, "members", 2, 4
     ),
+    "tombstones are dropped without a promise": Planted(
+        planted_faults.tombstones_are_dropped_without_a_promise, "deletions", 3, 4
+    ),
+    "numbers are given again": Planted(planted_faults.numbers_are_given_again, "deletions", 0, 4),
+    "lives are mixed": Planted(planted_faults.lives_are_mixed, "deletions", 0, 4),
     "a POST is a resource of its own": Planted(planted_http.posts_are_resources, "http", 1, 3),
     "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
     "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 8, 3),

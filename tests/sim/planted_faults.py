@@ -9,17 +9,19 @@ from cheops.engine import (
     incarnation,
     replies,
     retention,
+    tombstones,
 )
 from cheops.engine.documents import Piece
 from cheops.engine.events import SitesRemoved
 from cheops.engine.evidence import Evidence, Presence
+from cheops.engine.mailboxes import Inbox
 from cheops.engine.pieces import OutgoingSnapshot
-from cheops.engine.progress import Inbox, PeerProgress
+from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import RemovedSites, Replica
 from cheops.log import rules
 from cheops.log.causality import contains
 from cheops.log.history import History
-from cheops.log.operation import Operation
+from cheops.log.operation import Operation, Origin
 from cheops.peers.watermark import StoreStarts
 from cheops.sim.node import Disk
 
@@ -155,5 +157,30 @@ def pieces_are_never_sent_again() -> Iterator[None]:
     with (
         patch.object(OutgoingSnapshot, "next_piece", property(next_piece)),
         patch.object(OutgoingSnapshot, "note_held", lambda _self, held: held is not None),
+    ):
+        yield
+
+
+# -- deleted resources -----------------------------------------------------------------------------------------
+
+
+def tombstones_are_dropped_without_a_promise() -> AbstractContextManager[object]:
+    """A site drops a deleted resource when its time has come, whatever the others do."""
+    return patch.object(tombstones, "unconfirmed", lambda _replica: set())
+
+
+def numbers_are_given_again() -> AbstractContextManager[object]:
+    """A site that begins a resource again, which it has dropped, is the origin that it was."""
+    return patch.object(tombstones, "origin_in", lambda own, _documents, _drops: Origin(own.site, own.store))
+
+
+@contextmanager
+def lives_are_mixed() -> Iterator[None]:
+    """A resource that was deleted and one that was begun later under its name count as one."""
+    with (
+        patch.object(tombstones, "gives_way", lambda *_: False),
+        patch.object(tombstones, "is_undecided", lambda *_: False),
+        patch.object(tombstones, "without_earlier_life", lambda _replica, message: message),
+        patch.object(tombstones, "is_dropped_here", lambda *_: False),
     ):
         yield

@@ -1,22 +1,20 @@
-"""The state of a resource that concerns other sites: what each has, what has arrived and waits, what is to be sent.
+"""What the other sites have of a resource, when each is sent something again, and what this site wants of them.
 
 What the peers have is saved with the ledger, when the resource goes to rest and whenever the ledger is written. A crash
 may lose what was heard since, and nothing else: an older report is still true, as of its time. The rest is not durable:
 lost messages are sent again.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message, PeerRecord, Piece, Progress
 from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
-from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, seal_hash
+from cheops.log.operation import Origin, Stamp, Statement, seal_hash
 
 # Entries in the vectors of all peers that are saved. A document has a maximal size, and a hostile site may name any
 # number of origins. What is not saved is not known after the resource was unloaded, and is asked for again.
@@ -26,7 +24,6 @@ _BATCH_DELAYS = 4  # a batch has at least so many times as long as a single docu
 _MARGIN = 4  # and so many times as long as the last one took
 _SOURCE_PATIENCE_MS = 4_000  # without progress
 _SOURCE_MOST_MS = 60_000
-_REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
 
 class PeerProgress:
@@ -62,6 +59,7 @@ class PeerProgress:
         "refused",
         "reported",
         "resend",
+        "same_life_ms",
         "settled",
         "snapshot",
         "source",
@@ -79,6 +77,7 @@ class PeerProgress:
         self.closed = False  # it has promised to add nothing to the log
         self.dropped = False  # it has dropped the resource, by its last message: see tombstones.py
         self.last_contact_ms: int | None = None
+        self.same_life_ms: int | None = None  # when it last reported something of the life that is here
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
         self.source = ""  # the site from which it wants what it lacks, see catch_up.py; empty: it knows of nothing
         self.as_source = RetryTimer(_SOURCE_PATIENCE_MS, limits.retry_most_ms)  # when this site may ask it to be one
@@ -110,6 +109,9 @@ class PeerProgress:
 
     def note_two_contents(self) -> None:
         self.agrees = False
+
+    def note_same_life(self, now_ms: int) -> None:
+        self.same_life_ms = now_ms
 
     def note_dropped(self, now_ms: int) -> None:
         """The peer has dropped this resource, after all sites had deleted it. What it had is as it was then."""
@@ -390,110 +392,3 @@ class SealRequest:
     def unanswered(self) -> set[str]:
         """The sites whose statement is missing; the own one is among them."""
         return {origin.site for origin in self.origins if origin not in self.statements}
-
-
-class Inbox:
-    """Received operations that wait for their dependencies or for their matrix; and those that were refused."""
-
-    def __init__(self, limits: Limits) -> None:
-        # Received, not yet in the history. At most `limits.waiting`: see `admission.may_wait`.
-        self.waiting: dict[OpId, Operation] = {}
-        self._per_site: Counter[str] = Counter()  # how many of them each site made
-        # Those of `waiting` that a site of the resource has taken: a policy may trust it.
-        self.endorsed: set[OpId] = set()
-        # Operations that a policy refused lately, and why. They are not in `waiting`; peers offer them again.
-        self.refused: BoundedMap[OpId, str] = BoundedMap(_REFUSALS)
-        self.matrix_request = RetryTimer(limits.resend_ms, limits.resend_ms)
-
-    def hold(self, op: Operation, *, endorsed: bool = False) -> None:
-        if op.id not in self.waiting:
-            self._per_site[op.origin.site] += 1
-        elif op.id in self.endorsed:
-            return  # Another content would profit from the word for this one. A site sends the one that it took first.
-        self.waiting[op.id] = op
-        if endorsed:
-            self.endorsed.add(op.id)
-
-    def waiting_of(self, site: str) -> int:
-        return self._per_site[site]
-
-    def release(self, op: Operation) -> None:
-        """The operation no longer waits: it is accepted, refused, or was known already."""
-        if self.waiting.pop(op.id, None):
-            self._per_site[op.origin.site] -= 1
-        self.endorsed.discard(op.id)
-
-    def refuse(self, op: Operation, why: str) -> bool:
-        """Remember a refusal; True if the operation was not refused before."""
-        is_news = op.id not in self.refused
-        self.refused[op.id] = why
-        return is_news
-
-    def admit(self, op: Operation) -> None:
-        """Forget an earlier refusal of the operation."""
-        self.refused.pop(op.id, None)
-
-
-class Pending(NamedTuple):
-    """What a step has produced for other sites."""
-
-    ops: tuple[Operation, ...]
-    replies: tuple[Reply, ...]
-    acknowledgements: dict[str, set[str]]  # per peer, the matrices to request from it
-
-
-class Outbox:
-    """What is to be sent about a resource, at the end of this step or later."""
-
-    def __init__(self) -> None:
-        self._ops: list[Operation] = []  # new in this step, for every site involved
-        self._replies: list[Reply] = []  # likewise
-        # Peers that get a message at the end of this step, and the matrices to request from them.
-        self._acknowledgements: dict[str, set[str]] = {}
-        # Peers that get a message with the next tick, unless one goes to them before.
-        self._later: set[str] = set()
-        # Replies that go with the next message to a peer.
-        self._replies_later: dict[str, list[Reply]] = {}
-
-    @property
-    def has_deferred(self) -> bool:
-        return bool(self._later)
-
-    def push(self, ops: Iterable[Operation] = (), replies: Iterable[Reply] = ()) -> None:
-        """New documents of this site: they go to every site involved."""
-        self._ops += ops
-        self._replies += replies
-
-    def acknowledge(self, peer: str, wanted: Iterable[str] = ()) -> None:
-        """Report to a peer what this site knows, and which matrices it wants."""
-        self._acknowledgements.setdefault(peer, set()).update(wanted)
-
-    def acknowledge_later(self, peer: str) -> None:
-        self._later.add(peer)
-
-    def flush_pending(self) -> None:
-        """On a tick: deferred acknowledgements go at the end of this step."""
-        for peer in sorted(self._later):
-            self.acknowledge(peer)
-
-    def take(self) -> Pending:
-        """What is to be sent at the end of this step."""
-        pending = Pending(tuple(self._ops), tuple(self._replies), self._acknowledgements)
-        self._ops, self._replies, self._acknowledgements = [], [], {}
-        return pending
-
-    def defer_replies(self, peer: str, replies: Iterable[Reply]) -> None:
-        self._replies_later.setdefault(peer, []).extend(replies)
-
-    def deferred_replies(self, peer: str) -> tuple[Reply, ...]:
-        return tuple(self._replies_later.get(peer, ()))
-
-    def note_sent(self, peer: str, *, with_replies: bool) -> None:
-        """A message goes to a peer. Every message acknowledges, so no deferred acknowledgement is needed."""
-        self._later.discard(peer)
-        if with_replies:
-            self._replies_later.pop(peer, None)
-
-    def drop_replies(self, peer: str) -> None:
-        """The peer's store was replaced: it will be asked what it has, and sent what it is missing."""
-        self._replies_later.pop(peer, None)

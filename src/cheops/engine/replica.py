@@ -6,8 +6,8 @@
     drafts    operations of this site that have no verdict yet                 runs.py
     replies   what all sites replied to operations                             replies.py
     peers     what the other sites are known to have                           progress.py
-    inbox     received operations that wait for their dependencies             progress.py
-    outbox    what is to be sent                                               progress.py
+    inbox     received operations that wait for their dependencies             mailboxes.py
+    outbox    what is to be sent                                               mailboxes.py
     source    the site that sends what is missing here                         progress.py
     assemblies   pieces of snapshots, of all resources of the site             pieces.py
     drifts    that the applications were found to differ                       drift.py
@@ -43,8 +43,9 @@ from cheops.engine.documents import (
     written,
 )
 from cheops.engine.events import Effects, SitesRemoved
+from cheops.engine.mailboxes import Inbox, Outbox
 from cheops.engine.pieces import Assemblies
-from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest, Source, progress_of, says_the_same
+from cheops.engine.progress import PeerProgress, SealRequest, Source, progress_of, says_the_same
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
@@ -265,7 +266,10 @@ class Replica:
     def take_report(self, peer: str, message: Message, now_ms: int) -> None:
         """Update what a peer has from a message of it."""
         self.forget_incarnation(peer, message.incarnation)
-        self.peer(peer).observe(message, now_ms, self.site)
+        view = self.peer(peer)
+        view.observe(message, now_ms, self.site)
+        if not self.history.known.keys().isdisjoint(message.known):
+            view.note_same_life(now_ms)
 
     def forget_incarnation(self, peer: str, incarnation: str) -> None:
         """A peer is up with this incarnation: what an earlier one had may be lost."""

@@ -200,7 +200,7 @@ def is_undecided(replica: Replica, message: Message, now_ms: int) -> bool:
     if not _has_left(replica) or not _is_later(replica, message) or gives_way(replica, message):
         return False
     views = [replica.peers.get(site) for site in replica.sites]
-    return bool(views) and not any(view and _is_fresh(view.last_contact_ms, now_ms) for view in views)
+    return bool(views) and not any(view and _is_fresh(view.same_life_ms, now_ms) for view in views)
 
 
 def _is_fresh(heard_ms: int | None, now_ms: int) -> bool:
