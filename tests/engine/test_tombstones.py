@@ -66,7 +66,7 @@ def test_nothing_is_dropped_while_a_site_has_not_deleted_it() -> None:
     lab.run()
     lab.pass_time(2 * _KEPT_MS)
     sweep(lab)
-    assert lab.at("a", "n").history.is_deleted
+    assert lab.at("a", "n").is_deleted
     lab.heal()
     lab.run()
     assert lab.states("n", "abc") == [0, 0, 0]

@@ -52,7 +52,7 @@ from cheops.engine.settings import Limits, ResourceType
 from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of, store_of
+from cheops.log.operation import Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
 from cheops.log.policy import Policy
 from cheops.log.seals import excluding_seal
 
@@ -151,6 +151,12 @@ class Replica:
         return self.site in self.history.site_list
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether the only operation in effect is a deletion."""
+        effective = self.history.effective
+        return len(effective) == 1 and effective[0].kind is Kind.DELETE
+
+    @property
     def next_reply(self) -> int:
         return self.replies.next_n(self.origin)
 
@@ -186,7 +192,7 @@ class Replica:
     def has_dropped(self, site: str) -> bool:
         """Whether a site has dropped the resource, which is deleted here too: it gets nothing of it any more."""
         view = self.peers.get(site)
-        return view is not None and view.dropped and self.history.is_deleted
+        return view is not None and view.dropped and self.is_deleted
 
     def _has_left(self, site: str) -> bool:
         """Whether a site that left knows that it left, and all its operations are known here; or it is gone for good.
@@ -221,7 +227,7 @@ class Replica:
         """Whether a peer is not known to have all operations and replies. A deletion must also be done there before it
         can be forgotten here; a peer that has not said so is asked again."""
         view = self.peer(peer)
-        if self.history.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
+        if self.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
             return True
         return view.is_behind(self.history.known, self.replies.known)
 

@@ -62,8 +62,8 @@ def lacks_seal(replica: Replica) -> bool:
 
 def is_deleted(replica: Replica) -> bool:
     """Whether this site has deleted a resource, and nothing has happened since, or is in doubt."""
-    history, applied = replica.history, replica.applied
-    if not history.is_deleted:  # the usual case
+    applied = replica.applied
+    if not replica.is_deleted:  # the usual case
         return False
     if replica.drafts or not replica.is_involved or not applied.is_settled or applied.starts_over:
         return False

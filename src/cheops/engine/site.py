@@ -371,7 +371,7 @@ class Site:
 
     def _close_if_due(self, replica: Replica, out: Effects) -> None:
         """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
-        if replica.history.is_deleted and tombstones.may_close(replica, self.up, self._now_ms):
+        if replica.is_deleted and tombstones.may_close(replica, self.up, self._now_ms):
             replica.close(out)
         for peer in sorted(self.up.keys() & tombstones.unconfirmed(replica)):
             if replica.peer(peer).may_recall(self._now_ms):

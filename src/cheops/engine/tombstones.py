@@ -102,7 +102,7 @@ def due_ms(replica: Replica) -> int | None:
 
 def doubt(replica: Replica) -> str:
     """Why the resource here should not be there; empty if no other site says so."""
-    if replica.history.is_deleted or not any(view.dropped for view in replica.peers.values()):
+    if replica.is_deleted or not any(view.dropped for view in replica.peers.values()):
         return ""
     dropped = [site for site in replica.sites if (view := replica.peers.get(site)) and view.dropped]
     if not dropped:

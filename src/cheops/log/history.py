@@ -21,7 +21,7 @@ from types import MappingProxyType
 from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.contents import ContentSums
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
+from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
 from cheops.log.rules import (
     Epoch,
     Fate,
@@ -300,11 +300,6 @@ class History:
     def has_listing(self, sites: AbstractSet[str]) -> bool:
         """Whether a list that is kept here names these sites."""
         return any(sites == set(op.sites or ()) for op in self._listings if op.id not in self.orphans)
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the only operation in effect is a deletion."""
-        return len(self.effective) == 1 and self.effective[0].kind is Kind.DELETE
 
     @property
     def first(self) -> Operation | None:
