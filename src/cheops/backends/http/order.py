@@ -101,6 +101,15 @@ def is_settled(replica: Replica, before: After) -> bool:
     return covers(replica.applied.settled, wanted)
 
 
+def is_of_later_life(replica: Replica, before: After) -> bool:
+    """Whether a site has begun the resource again since: what an operation waits for was deleted and forgotten."""
+    wanted = [Origin(site, incarnation) for site, incarnation, _ in before.ops]
+    known = replica.history.known
+    return known.keys().isdisjoint(wanted) and any(
+        one.shares_store(two) and one.generation > two.generation for one in known for two in wanted
+    )
+
+
 def at_site(site: str, befores: Iterable[After]) -> Iterable[After]:
     """What an operation may wait for at a site. What is not at the site cannot come there."""
     return (one for one in befores if site in one.sites and is_meta_id(one.resource))
