@@ -25,7 +25,7 @@ from cheops.backends.http.explanation import child_without_id, response_text, wi
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
-from cheops.backends.http.order import at_site, is_of_later_life, is_settled, may_be_early
+from cheops.backends.http.order import at_site, is_forgotten, is_settled, may_be_early
 from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
@@ -188,20 +188,10 @@ class HttpBackend(Backend):
             return ""  # what it waited for was settled then, and may be deleted and forgotten since
         for before in at_site(self.context.config.name, befores):
             other = await self.context.load(before.resource)
-            if not is_settled(other, before) and not self._is_forgotten(other, before, own, step.op):
+            op = own.history.ops.get(step.op) if own is not None else None
+            if not is_settled(other, before) and not (own and op and is_forgotten(other, before, own, op)):
                 return before.resource
         return ""
-
-    def _is_forgotten(self, other: Replica, before: After, own: Replica | None, id_: OpId) -> bool:
-        """Whether what an operation waits for may have been deleted and forgotten everywhere since: a site with a new
-        store runs old operations."""
-        if is_of_later_life(other, before):
-            return True
-        op = own.history.ops.get(id_) if own is not None else None
-        if own is None or op is None or other.history.known or other.inbox.waiting:
-            return False
-        heard_ms = max((view.last_contact_ms or 0 for view in own.peers.values()), default=0)
-        return heard_ms - op.stamp.time_ms > self.context.config.limits.tombstone_ms
 
     def _task(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Task | Outcome:
         """What to send; or the outcome, if nothing can be sent, or need be. Raises NoCopyError, CredentialsError."""

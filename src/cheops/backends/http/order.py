@@ -25,7 +25,7 @@ from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.causality import covers
-from cheops.log.operation import Origin
+from cheops.log.operation import Operation, Origin
 from cheops.node.node import Node
 from cheops.text import in_words, printable, shortened
 
@@ -101,13 +101,16 @@ def is_settled(replica: Replica, before: After) -> bool:
     return covers(replica.applied.settled, wanted)
 
 
-def is_of_later_life(replica: Replica, before: After) -> bool:
-    """Whether a site has begun the resource again since: what an operation waits for was deleted and forgotten."""
-    wanted = [Origin(site, incarnation) for site, incarnation, _ in before.ops]
-    known = replica.history.known
-    return known.keys().isdisjoint(wanted) and any(
-        one.shares_store(two) and one.generation > two.generation for one in known for two in wanted
-    )
+def is_forgotten(replica: Replica, before: After, own: Replica, op: Operation) -> bool:
+    """Whether what an operation (of `own`) waits for may have been deleted and forgotten everywhere since: a site with a
+    new store runs old operations, and a resource may have been begun again."""
+    wanted, known = [Origin(site, incarnation) for site, incarnation, _ in before.ops], replica.history.known
+    if any(one.shares_store(two) and one.generation > two.generation for one in known for two in wanted):
+        return known.keys().isdisjoint(wanted)
+    if known or replica.inbox.waiting:
+        return False
+    heard_ms = max((view.last_contact_ms or 0 for view in own.peers.values()), default=0)
+    return heard_ms - op.stamp.time_ms > own.limits.tombstone_ms
 
 
 def at_site(site: str, befores: Iterable[After]) -> Iterable[After]:
