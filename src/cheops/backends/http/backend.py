@@ -179,17 +179,14 @@ class HttpBackend(Backend):
 
     async def _unsettled(self, run: Run, step: Step, befores: Sequence[After]) -> str:
         """The resource that an operation of another site has to wait for; empty if there is none."""
-        if step.op is None or step.op.origin.site == self.context.config.name:
+        own, id_ = self.context.replica(run.resource), step.op
+        if own is None or id_ is None or id_.origin.site == self.context.config.name:
             return ""
-        own = self.context.replica(run.resource)
-        if own is not None and step.op.origin.site in own.gone:
-            return ""  # it may name what will never come
-        if own is not None and _has_run(own, step.op):
-            return ""  # what it waited for was settled then, and may be deleted and forgotten since
+        if id_.origin.site in own.gone or _has_run(own, id_):
+            return ""  # it may name what will never come; or what was settled then, and is deleted and forgotten since
         for before in at_site(self.context.config.name, befores):
             other = await self.context.load(before.resource)
-            op = own.history.ops.get(step.op) if own is not None else None
-            if not is_settled(other, before) and not (own and op and is_forgotten(other, before, own, op)):
+            if not is_settled(other, before) and not is_forgotten(other, before, own, own.history.ops.get(id_)):
                 return before.resource
         return ""
 

@@ -101,13 +101,13 @@ def is_settled(replica: Replica, before: After) -> bool:
     return covers(replica.applied.settled, wanted)
 
 
-def is_forgotten(replica: Replica, before: After, own: Replica, op: Operation) -> bool:
-    """Whether what an operation (of `own`) waits for may have been deleted and forgotten everywhere since: a site with a
+def is_forgotten(replica: Replica, before: After, own: Replica, op: Operation | None) -> bool:
+    """Whether what an operation of `own` waits for may have been deleted and forgotten everywhere since: a site with a
     new store runs old operations, and a resource may have been begun again."""
     wanted, known = [Origin(site, incarnation) for site, incarnation, _ in before.ops], replica.history.known
     if any(one.shares_store(two) and one.generation > two.generation for one in known for two in wanted):
         return known.keys().isdisjoint(wanted)
-    if known or replica.inbox.waiting:
+    if known or replica.inbox.waiting or op is None:
         return False
     heard_ms = max((view.last_contact_ms or 0 for view in own.peers.values()), default=0)
     return heard_ms - op.stamp.time_ms > own.limits.tombstone_ms
