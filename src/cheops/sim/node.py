@@ -115,6 +115,7 @@ class Node:
         self.ran: set[tuple[str, OpId]] = set()
         self.refused: set[tuple[str, OpId]] = set()
         self.attempted: dict[tuple[str, OpId], bool] = {}  # whether the last attempt had its effect, for the operator
+        self._attempt: dict[tuple[str, OpId], int] = {}  # the number of the last one
         self.injected: Counter[str] = Counter()
         self.new_disk()
 
@@ -183,6 +184,13 @@ class Node:
         """The resources whose ledger says that they may be dropped."""
         ledgers = (d for d in self.disk.durable.values() if isinstance(d, Ledger) and d.due_ms is not None)
         return tuple(sorted(d.resource for d in ledgers if (d.due_ms or 0) <= self.now_ms(now_ms)))
+
+    def note_attempt(self, resource: str, op: OpId, n: int) -> None:
+        """An attempt is about to begin: the operator is asked about it, also if the node stops before it begins. What
+        was open before is saved again after a crash, which is no new attempt."""
+        if self._attempt.get((resource, op)) != n:
+            self._attempt[resource, op] = n
+            self.attempted[resource, op] = False
 
     def crash(self) -> None:
         self.disk.crash()

@@ -332,8 +332,7 @@ class World:
             elif isinstance(document, Matrix):
                 self.matrices[document.hash] = document
             elif isinstance(document, Started) and document.op:
-                # The operator is asked about this attempt, also if the node stops before it begins.
-                node.attempted[document.resource, document.op] = False
+                node.note_attempt(document.resource, document.op, document.n)
         self._note_decided(save)
         self._note_withdrawn(node, save)
         self._note_success(save)
