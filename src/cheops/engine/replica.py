@@ -184,10 +184,15 @@ class Replica:
     def _is_served(self, site: str) -> bool:
         """Whether this site has left the resource, and another one on the list has all that this one knows. That one
         serves a site with a new store: it knows if the resource was deleted since."""
-        if self.is_involved or not self.history.site_list:
+        if self.is_involved or not self.history.site_list or not self._is_reborn(site):
             return False
         others = (self.peers.get(other) for other in self.sites if other != site)
         return any(view and not view.is_behind(self.history.known, self.replies.known) for view in others)
+
+    def _is_reborn(self, site: str) -> bool:
+        """Whether a site took part in the resource with an earlier store only."""
+        stores = {one.store for one in (*self.history.known, *self.replies.known) if one.site == site}
+        return bool(stores) and self.met.get(site, "") not in {"", *stores}
 
     def has_dropped(self, site: str) -> bool:
         """Whether a site has dropped the resource, which is deleted here too: it gets nothing of it any more."""
