@@ -180,13 +180,13 @@ class HttpBackend(Backend):
     async def _unsettled(self, run: Run, step: Step, befores: Sequence[After]) -> str:
         """The resource that an operation of another site has to wait for; empty if there is none."""
         own, id_ = self.context.replica(run.resource), step.op
-        if own is None or id_ is None or id_.origin.site == self.context.config.name:
+        if id_ is None or id_.origin.site == self.context.config.name:
             return ""
-        if id_.origin.site in own.gone or _has_run(own, id_):
+        if own is not None and (id_.origin.site in own.gone or _has_run(own, id_)):
             return ""  # it may name what will never come; or what was settled then, and is deleted and forgotten since
         for before in at_site(self.context.config.name, befores):
             other = await self.context.load(before.resource)
-            if not is_settled(other, before) and not is_forgotten(other, before, own, own.history.ops.get(id_)):
+            if not is_settled(other, before) and not (own and is_forgotten(other, before, own, id_)):
                 return before.resource
         return ""
 

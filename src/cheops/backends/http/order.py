@@ -25,7 +25,7 @@ from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.causality import covers
-from cheops.log.operation import Operation, Origin
+from cheops.log.operation import OpId, Origin
 from cheops.node.node import Node
 from cheops.text import in_words, printable, shortened
 
@@ -101,12 +101,13 @@ def is_settled(replica: Replica, before: After) -> bool:
     return covers(replica.applied.settled, wanted)
 
 
-def is_forgotten(replica: Replica, before: After, own: Replica, op: Operation | None) -> bool:
+def is_forgotten(replica: Replica, before: After, own: Replica, id_: OpId) -> bool:
     """Whether what an operation of `own` waits for may have been deleted and forgotten everywhere since: a site with a
     new store runs old operations, and a resource may have been begun again."""
     wanted, known = [Origin(site, incarnation) for site, incarnation, _ in before.ops], replica.history.known
     if any(one.shares_store(two) and one.generation > two.generation for one in known for two in wanted):
         return known.keys().isdisjoint(wanted)
+    op = own.history.ops.get(id_)
     if known or replica.inbox.waiting or op is None:
         return False
     heard_ms = max((view.last_contact_ms or 0 for view in own.peers.values()), default=0)
