@@ -18,7 +18,16 @@ from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, new_meta_id
 from cheops.backends.http.interpretation import MAX_BODY_BYTES, WHOLE, refuse_unreadable
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.order import RecentChanges, after, check_needed, known_to, named_in, needed_by, touched
+from cheops.backends.http.order import (
+    RecentChanges,
+    after,
+    check_needed,
+    known_to,
+    named_in,
+    needed_by,
+    touched,
+    undecided_above,
+)
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -393,7 +402,8 @@ class ChangeHandler:
     async def _with_order(self, service: str, request: Request, target: Target, in_body: Iterable[str]) -> Request:
         """A request with what it comes after at other sites; see order.py."""
         found = touched(self._backend.copies.index, service, request, target.meta_id, in_body)
-        others = dict.fromkeys((*found, *needed_by(service, target.meaning)))
+        in_doubt = undecided_above(service, request, self._backend.context.replica)
+        others = dict.fromkeys((*found, *needed_by(service, target.meaning), *in_doubt))
         befores = [after(await self._node.pump.replica(one)) for one in others]
         within = contained(self._backend.copies.index, request, target.meta_id)
         contains = [known_to(await self._node.pump.replica(one)) for one in within]

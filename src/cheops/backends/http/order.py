@@ -12,7 +12,7 @@ Stamps of one origin grow, and within a resource operations run by stamp. So an 
 and no two wait for each other.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cheops.backends.http.copies import Index
 from cheops.backends.http.ids import is_meta_id, meta_id_of, meta_ids_in
@@ -44,6 +44,13 @@ def touched(index: Index, service: str, request: Request, own: str, in_body: Ite
     named = named_in(request, in_body)
     above = (index.whose_path(service, prefix) for prefix in places_above(request))
     return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
+
+
+def undecided_above(service: str, request: Request, replica: Callable[[str], Replica | None]) -> list[str]:
+    """The replicants above the path of a request that this site is creating: nobody knows yet whether the service has
+    them, after a crash say, so they have no copy. Those are in memory."""
+    ids = [meta_id_of("path", service, place) for place in places_above(request)] if request.named else []
+    return [id_ for id_ in ids if (found := replica(id_)) is not None and found.drafts]
 
 
 def needed_by(service: str, meaning: Meaning | None) -> dict[str, str]:

@@ -105,17 +105,23 @@ class HttpReplication:
             return await self._reads.read(service, incoming, target)
         if self._is_for_one_site(service, head, target, route):
             return await self._reads.local(service, head, incoming)
-        if await self._creates_part(service, head, target):
+        is_new_collection = head.method in COLLECTING and target.is_named and not target.sub_path
+        if is_new_collection or await self._creates_part(service, head, target):
             sites = route.sites if route else await self._locations.sites_of(target.meta_id)
-            within = target.meta_id if target.is_named else ""
+            within = target.meta_id if target.is_named and not is_new_collection else ""
             return await self._changes.create(service, incoming, sites, within)
         return await self._changes.change(service, incoming, target)
 
     def _is_for_one_site(self, service: str, head: RequestHead, target: Target, route: Replicas | None) -> bool:
         """Whether a change of a replicant goes to the service here, with the client's own credentials."""
         if head.method in COLLECTING and target.is_named and not target.sub_path:
-            return True  # it exists, and the service's own response says so
+            return not self._is_changing(target)  # it exists, and the service's own response says so
         return route is None and bool(target.sub_path) and self._is_never(service, head.method, target.path)
+
+    def _is_changing(self, target: Target) -> bool:
+        """Whether a change of a replicant is under way here: a deletion, say. What comes next must come after it."""
+        replica = self._backend.context.replica(target.meta_id)
+        return replica is not None and bool(replica.drafts)
 
     async def _handle_by_rule(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
