@@ -79,8 +79,11 @@ format: $(VENV)/.installed ## format the code
 
 soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hostile inputs, the experiments 20 times, an hour of short lives
 	$(BIN)/cheops sim --seeds 10000 --sites 3
-	for profile in hostile network crashes moving joins quiet rules policed; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
-	for profile in members reborn kinds remedies; do $(BIN)/cheops sim --seeds 2000 --sites 4 --profile $$profile || exit 1; done
+	for profile in network crashes moving rot joins quiet restored lost clocks rules members reborn remedies kinds policed deletions; do \
+		for sites in 3 4 5 6 7; do \
+			$(BIN)/cheops sim --seeds 400 --first $${sites}0000 --sites $$sites --profile $$profile || exit 1; \
+		done; \
+	done
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 	$(BIN)/cheops sim --seeds 2000 --sites 3 --profile http
 	$(BIN)/cheops sim --seeds 5000 --sites 5 --profile byzantine

@@ -37,7 +37,6 @@ from cheops.api.submission import OperationRequest, execute
 from cheops.backends.protocol import Backend
 from cheops.config.site import read_site
 from cheops.engine.events import Outcome, Result, Run, Stage, Step
-from cheops.engine.settings import Limits
 from cheops.log.operation import Kind, Status, Timing
 from cheops.node.node import Node
 from cheops.plugins import BACKENDS, BUILTIN_BACKENDS
@@ -189,7 +188,7 @@ class LifeCycles:
         """Wait until the stores have forgotten what can be forgotten, and until nothing becomes less."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _PATIENCE_S
-        while knows_tombstones() and self.resources() and loop.time() < end_s:
+        while self.resources() and loop.time() < end_s:
             await asyncio.sleep(0.5)
         before, same = None, 0
         while loop.time() < end_s and same < _LOOKS:
@@ -236,9 +235,7 @@ def configure(base: Path, name: str, ports: dict[str, int]) -> Path:
     folder = base / name
     folder.mkdir(parents=True)
     # Three sites share one thread here: without a longer `resend` they would send much of what is on its way again.
-    limits: dict[str, Any] = {"idle": f"{_IDLE_S}s", "resend": "3s"}
-    if knows_tombstones():
-        limits["tombstone"] = f"{_TOMBSTONE_S}s"
+    limits = {"idle": f"{_IDLE_S}s", "resend": "3s", "tombstone": f"{_TOMBSTONE_S}s"}
     config = {
         "site": name,
         "listen": f"127.0.0.1:{ports[name]}",
@@ -253,11 +250,6 @@ def configure(base: Path, name: str, ports: dict[str, int]) -> Path:
     path = folder / "site.yaml"
     path.write_text(yaml.safe_dump(json.loads(json.dumps(config))))
     return path
-
-
-def knows_tombstones() -> bool:
-    """Whether deleted resources are dropped after a time that can be configured."""
-    return any(one.name == "tombstone_ms" for one in fields(Limits))
 
 
 @contextlib.asynccontextmanager
@@ -307,7 +299,7 @@ async def _main(base: Path, cycles: int, minutes: float | None, workers: int) ->
         end, left = lives.sizes(), lives.resources()
         _say(f"at rest: {end}, {lives.counts()}, {idle_after:.1%} of a core")
     problems = end.excess(lives.first or end)
-    if left and knows_tombstones():
+    if left:
         problems.append(f"the stores still have {left:,} deleted resources")
     if idle_after > max(_LEAST_IDLE_CPU, _MOST_GROWTH * idle_before):
         problems.append(f"the sites use {idle_after:.1%} of a core at rest, and used {idle_before:.1%} at their start")
@@ -320,8 +312,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, metavar="M", help="ends earlier than N cycles")
     parser.add_argument("--workers", type=int, default=12, metavar="N", help="cycles at the same time (12)")
     arguments = parser.parse_args()
-    if not knows_tombstones():
-        _say("limits.tombstone is not there: deleted resources stay, so the stores grow")
     base = Path(tempfile.mkdtemp(prefix="cheops-lives-"))
     try:
         problems = uvloop.run(_main(base, arguments.cycles, arguments.minutes, arguments.workers))

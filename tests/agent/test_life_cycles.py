@@ -1,5 +1,4 @@
-"""A small run of tests/agent/life_cycles.py. What becomes of deleted resources is the engine's decision: until it knows
-`limits.tombstone`, this shows only that the harness works and that nothing of them stays in memory."""
+"""A small run of tests/agent/life_cycles.py: what is deleted leaves nothing behind."""
 
 import asyncio
 from collections.abc import Collection
@@ -7,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cheops.engine.documents import key_of
-from cheops.engine.events import Save
-from tests.agent.life_cycles import LifeCycles, MemoryBackend, Sizes, keep_events, knows_tombstones, running_sites
+from tests.agent.life_cycles import LifeCycles, MemoryBackend, Sizes, keep_events, running_sites
 
 CYCLES = 60
 
@@ -25,9 +22,8 @@ def test_short_lives_leave_nothing_behind(tmp_path: Path) -> None:
             await lives.at_rest()
             assert [len(node.pump.site.replicas) for node in nodes] == [0, 0, 0]
             assert lives.sizes().wal == 0  # the stores have emptied their logs
-            if knows_tombstones():
-                assert lives.resources() == 0
-                assert [node.store.dropped() for node in nodes] == [(), (), ()]
+            assert lives.resources() == 0
+            assert [node.store.dropped() for node in nodes] == [(), (), ()]
 
     asyncio.run(scenario())
 
@@ -46,13 +42,8 @@ def test_backends_and_journal_forget_what_the_store_has_dropped(
     async def scenario() -> None:
         async with running_sites(tmp_path) as nodes:
             lives, node = LifeCycles(tmp_path, nodes, workers=1), nodes[0]
-            await lives.run(2, None)
-            await lives.at_rest()
             node.drifted.add("life-1")
-            # As the engine would, a while after all sites have deleted it.
-            keys = tuple(key_of(document) for document in node.store.load("life-1"))
-            if keys:
-                await node.in_store_thread(node.store.commit, [Save((), keys)])
+            await lives.run(2, None)
             async with asyncio.timeout(60):
                 while "life-1" not in forgotten or node.store.dropped() or "life-1" in node.drifted:
                     await asyncio.sleep(0.1)

@@ -46,4 +46,4 @@ def test_processes_share_the_work_and_give_the_same() -> None:
 def test_an_unknown_profile_is_refused() -> None:
     ran = run_here("sim", "--profile", "gentle")
     assert (ran.code, ran.out) == (1, "")
-    assert "Known profiles: byzantine, calm, clocks, crashes, hostile, http, joins, kinds," in ran.err
+    assert "Known profiles: byzantine, calm, clocks, crashes, deletions, hostile, http, joins, kinds," in ran.err
