@@ -141,7 +141,8 @@ class SpaceUse(Struct, frozen=True, kw_only=True):
 
     def in_words(self) -> str:
         more = "more than " if self.documents >= _MOST_COUNTED else ""
-        dead = f"{size_text(self.dead)} in {self.deleted:,} tombstones, " if self.deleted else ""
+        word = "tombstone" if self.deleted == 1 else "tombstones"
+        dead = f"{size_text(self.dead)} in {self.deleted:,} {word}, " if self.deleted else ""
         others = {"files": self.files, "journal": self.journal, "replicas": self.replicas, "audit log": self.audit}
         rest = "".join(f", {name} {size_text(n)}" for name, n in others.items() if n)
         return (
