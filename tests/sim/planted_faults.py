@@ -180,7 +180,7 @@ def lives_are_mixed() -> Iterator[None]:
     with (
         patch.object(tombstones, "gives_way", lambda *_: False),
         patch.object(tombstones, "is_undecided", lambda *_: False),
-        patch.object(tombstones, "without_earlier_life", lambda _replica, message: message),
+        patch.object(tombstones, "without_earlier_life", lambda message: message),
         patch.object(tombstones, "is_dropped_here", lambda *_: False),
     ):
         yield

@@ -424,7 +424,7 @@ class Site:
             return  # the sender sends it again
         if message.over and tombstones.is_dropped_here(replica, message, self.drops):
             exchange.report_dropped(replica, peer, out)
-        message = tombstones.without_earlier_life(replica, message)
+            message = tombstones.without_earlier_life(message)
         if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
             return

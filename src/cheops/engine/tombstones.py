@@ -227,12 +227,9 @@ def _is_known_to_be_dropped(replica: Replica, message: Message) -> bool:
     return any(two.shares_store(one) and two.generation > one.generation for one in known for two in new)
 
 
-def without_earlier_life(replica: Replica, message: Message) -> Message:
-    """A message of a site that still has the log of an earlier life: it has nothing of this one."""
-    if message.over is None or not replica.history.known or _shares_origin(replica, message):
-        return message
-    if any(op.stamp <= message.over for op in replica.history.ops.values()):
-        return message
+def without_earlier_life(message: Message) -> Message:
+    """A message of a site that still has the log of an earlier life, which this site has dropped: the other one has
+    nothing of the present one."""
     return replace(
         message,
         ops=(),
