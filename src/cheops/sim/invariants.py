@@ -276,8 +276,16 @@ def _cannot_undo(world: World, name: str, replica: Replica, oracle: History) -> 
     and without a `reset` it cannot be taken back."""
     if not replica.applied.order_not_enforced or world.apps[replica.resource].type.reset is not None:
         return False
-    late = [id_ for id_ in oracle.orphans if id_.origin.site in world.replaced]
+    late = [id_ for id_ in oracle.orphans if id_.origin.site in world.replaced or not _has_signed(oracle, id_)]
     return any((replica.resource, id_) in world.nodes[name].ran for id_ in late)
+
+
+def _has_signed(oracle: History, id_: OpId) -> bool:
+    """Whether the site that made an orphaned operation has signed the seal that orphans it. A site that was just added
+    may write before it has heard of anything."""
+    by = oracle.orphans[id_].by
+    sealing = oracle.ops.get(by) if by else None
+    return sealing is not None and sealing.seal is not None and id_.origin.site in sealing.seal.sites
 
 
 def log_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
