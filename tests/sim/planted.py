@@ -460,7 +460,7 @@ BUGS = {
     "digests without contents": Planted(_digests_without_contents, "byzantine", 21, 5),
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
-    "seals without statements": Planted(_seals_without_statements, "byzantine", 54, 5),
+    "seals without statements": Planted(_seals_without_statements, "byzantine", 636, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 64, 5),
     "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "members", 2, 5),
     "silence means lacking": Planted(planted_faults.silence_means_lacking, "hostile", 4, 3),
