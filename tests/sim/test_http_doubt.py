@@ -178,3 +178,19 @@ def test_a_parent_and_its_child_at_the_same_time_have_one_order(world: HandWorld
 
 def _path(sent: Sent) -> str:
     return sent.path
+
+
+@pytest.mark.parametrize("delay_ms", range(0, 40, 4))
+def test_what_is_put_into_a_collection_while_another_site_deletes_that(world: HandWorld, delay_ms: int) -> None:
+    """The service may have both requests at once. If the new file is lost at one site, nobody says CONVERGED."""
+    file = meta_id_of("path", "files", "/d/f")
+    world.ask("site2", "files", "MKCOL", "/d", {})
+    world.begin("site2", "files", "DELETE", "/d", {})
+    world.run_until(world.now_ms + delay_ms)
+    sent = world.begin("site1", "files", "PUT", "/d/f", {"value": "x"})
+    world.pass_s(5)
+    world.ask("site2", "files", "MKCOL", "/d", {})  # from now on the file can be put there
+    world.pass_s(10)
+    one, other = world.entries("files")
+    assert one == other or Overall.CONVERGED not in world.overall(file)
+    assert sent.status is not None

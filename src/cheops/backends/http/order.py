@@ -25,7 +25,7 @@ from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.causality import covers
-from cheops.log.operation import OpId, Origin
+from cheops.log.operation import OpId, Origin, Status
 from cheops.node.node import Node
 from cheops.text import in_words, printable, shortened
 
@@ -98,6 +98,12 @@ def _known(replica: Replica) -> dict[Origin, int]:
     for draft in replica.drafts:
         known[draft.origin] = max(known.get(draft.origin, 0), draft.seq)
     return known
+
+
+def has_run(replica: Replica, op: OpId) -> bool:
+    """Whether this site has applied an operation."""
+    reply = replica.replies.get(op, replica.site)
+    return reply is not None and reply.status is Status.OK
 
 
 def is_settled(replica: Replica, before: After) -> bool:
