@@ -23,11 +23,13 @@ BOTH = ("site1", "site2")
 
 
 class HandWorld(HttpWorld):
-    """Two sites without faults, except those that a test wants."""
+    """Two or three sites without faults, except those that a test wants."""
 
-    def __init__(self) -> None:
-        self.fates: dict[int, deque[Fate]] = {0: deque(), 1: deque()}  # of the next requests, by the number of a site
-        super().__init__(1, BOTH, replace(PROFILES["calm"], http=True, operations=20))
+    def __init__(self, sites: tuple[str, ...] = BOTH) -> None:
+        # Of the next requests, by the number of a site.
+        self.fates: dict[int, deque[Fate]] = {number: deque() for number in range(len(sites))}
+        self.sites = sites
+        super().__init__(1, sites, replace(PROFILES["calm"], http=True, operations=20))
 
     def draw_fate(self, service: ModelService) -> Fate:
         if self.now_ms < service.down_until_ms:
@@ -36,7 +38,7 @@ class HandWorld(HttpWorld):
         return fates.popleft() if fates else Fate.ANSWERED
 
     def begin(self, site: str, service: str, method: str, path: str, content: dict[str, Any], **more: Any) -> Sent:
-        sent = Sent(len(self.sent), site, service, method, path, content, BOTH, **more)
+        sent = Sent(len(self.sent), site, service, method, path, content, self.sites, **more)
         self.loop.start(self.request(sent, msgspec.json.encode(content) if content else b""))
         return sent
 
@@ -194,3 +196,21 @@ def test_what_is_put_into_a_collection_while_another_site_deletes_that(world: Ha
     one, other = world.entries("files")
     assert one == other or Overall.CONVERGED not in world.overall(file)
     assert sent.status is not None
+
+
+@pytest.mark.parametrize("delay_ms", range(18, 38))
+def test_what_is_put_into_a_collection_that_another_site_made_comes_after_it(delay_ms: int) -> None:
+    """Also while this site still runs the creation. A third site may hear of the file first."""
+    world = HandWorld((*BOTH, "site3"))
+    folder, file = (meta_id_of("path", "files", path) for path in ("/d", "/d/f"))
+    world.crash("site3", 60_000)
+    world.begin("site2", "files", "MKCOL", "/d", {})
+    world.run_until(world.now_ms + delay_ms)
+    sent = world.ask("site1", "files", "PUT", "/d/f", {"value": "x"})
+    replica = world.nodes["site1"].replica(file)
+    for op in replica.history.ops.values() if replica and sent.status == 201 else ():
+        request = request_of(op.payload)
+        assert folder in {request.within, *(one.resource for one in request.after)}
+    assert sent.status in (201, 409)
+    assert world.loop.errors == []
+    world.close()

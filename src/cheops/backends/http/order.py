@@ -46,11 +46,16 @@ def touched(index: Index, service: str, request: Request, own: str, in_body: Ite
     return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
 
 
-def undecided_above(service: str, request: Request, replica: Callable[[str], Replica | None]) -> list[str]:
-    """The replicants above the path of a request that this site is creating: nobody knows yet whether the service has
-    them, after a crash say, so they have no copy. Those are in memory."""
+def pending_above(service: str, request: Request, replica: Callable[[str], Replica | None]) -> list[str]:
+    """The replicants above the path of a request about which this site still has something to run. The service may
+    have them, or be about to create them, while this site has no copy: after a crash, say, or while it runs the create
+    of another site. Those are in memory."""
     ids = [meta_id_of("path", service, place) for place in places_above(request)] if request.named else []
-    return [id_ for id_ in ids if (found := replica(id_)) is not None and found.drafts]
+    return [id_ for id_ in ids if (found := replica(id_)) is not None and _is_pending(found)]
+
+
+def _is_pending(replica: Replica) -> bool:
+    return bool(replica.drafts) or not covers(replica.applied.settled, replica.history.known)
 
 
 def needed_by(service: str, meaning: Meaning | None) -> dict[str, str]:
