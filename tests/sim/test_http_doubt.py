@@ -61,8 +61,8 @@ class HandWorld(HttpWorld):
     def overall(self, resource: str) -> list[Overall]:
         self.refresh()
         self.pass_s(2)
-        replicas = [self.nodes[site].replica(resource) for site in BOTH]
-        return [status(replica, set(BOTH)).overall for replica in replicas if replica]
+        replicas = [self.nodes[site].replica(resource) for site in self.sites]
+        return [status(replica, set(self.sites)).overall for replica in replicas if replica]
 
     def unknown(self, site: str, resource: str) -> OpId | None:
         replica = self.nodes[site].replica(resource)
@@ -212,5 +212,24 @@ def test_what_is_put_into_a_collection_that_another_site_made_comes_after_it(del
         request = request_of(op.payload)
         assert folder in {request.within, *(one.resource for one in request.after)}
     assert sent.status in (201, 409)
+    assert world.loop.errors == []
+    world.close()
+
+
+def test_a_request_that_was_taken_before_its_bucket_was_known_waits_until_that_is_everywhere() -> None:
+    """Its operation does not name the bucket, and a third site would not wait for it."""
+    world = HandWorld((*BOTH, "site3"))
+    world.crash("site3", 20_000)
+    world.fates[0].append(Fate.LOST)
+    sent = world.begin("site1", "store", "PUT", "/b/k", {"value": "x"})
+    world.run_until(world.now_ms + 40)
+    world.services["site1", "store"].down_until_ms = world.now_ms + 2_000
+    world.ask("site2", "store", "PUT", "/b", {"made": "y"})
+    world.pass_s(8)
+    assert sent.status == 202
+    assert sorted(world.services["site1", "store"].entries) == ["/b"], "it waits"
+    world.pass_s(60)
+    assert [sorted(world.services[site, "store"].entries) for site in world.sites] == [["/b", "/b/k"]] * 3
+    assert world.overall(meta_id_of("path", "store", "/b/k")) == [Overall.CONVERGED] * 3
     assert world.loop.errors == []
     world.close()

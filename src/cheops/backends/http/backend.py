@@ -26,7 +26,7 @@ from cheops.backends.http.explanation import child_without_id, response_text, wi
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
-from cheops.backends.http.order import at_site, has_run, is_forgotten, is_settled, may_be_early
+from cheops.backends.http.order import at_site, has_run, is_forgotten, is_settled, may_be_early, unnamed_above
 from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
@@ -41,7 +41,7 @@ from cheops.backends.http.payload import (
 from cheops.backends.http.reachability import service_finding
 from cheops.backends.http.restoration import Restoration, shown_state
 from cheops.backends.http.rules import check_place, check_rules
-from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
+from cheops.backends.http.sender import Exchange, Identity, OfClient, OperationSender, ServiceReply, of_site
 from cheops.backends.http.session_replay import send_session
 from cheops.backends.http.signature import RequestSigner
 from cheops.backends.http.submission import deletion_command
@@ -152,6 +152,10 @@ class HttpBackend(Backend):
         is_decided = not self._is_undecided(run.resource, step)
         if is_decided and await is_deleted_with(self.context, self.copies.index, service.name, run, step):
             return nothing_to_do("it was deleted here with what contains it")
+        if not is_decided and (
+            above := await unnamed_above(self.context, self.copies.index, service.name, request, run.resource)
+        ):
+            return Outcome(Result.RETRY, f"{above}, which will contain it, is new, and not at all of its sites yet")
         if before := await self._unsettled(run, step, request.after):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         outcome = await self._attempt(run, step, service, request)
@@ -473,19 +477,6 @@ class HttpBackend(Backend):
 
     async def doctor(self) -> Sequence[Finding]:
         return await asyncio.gather(*(service_finding(one) for one in self._services.values()))
-
-
-def of_site(service: ServiceConfig, client: str) -> OfSite:
-    """With which credentials this site runs what was accepted for a client: as its own configuration says, whatever
-    that of the other site is. Raises CredentialsError."""
-    if service.replication.replicate_as != "mapped":
-        return OfSite()
-    if not client:  # a program that gives credentials by client must not be asked for nobody's
-        raise CredentialsError(
-            f"services.{service.name}.replicate_as is 'mapped', and the site that took the request does not say who "
-            "its client is: it needs the same setting"
-        )
-    return OfSite(client)
 
 
 def answer_key(meta_id: str, op: str) -> str:

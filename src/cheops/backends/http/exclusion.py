@@ -1,8 +1,9 @@
-"""What must not be at a service at the same time: the deletion of a thing, and a change of what is below it.
+"""What must not be at a service at the same time: the creation or deletion of a thing, and a change of what is below.
 
-A service deletes all that is below with it. If it has both requests at once, nobody knows which came first: what was
-created may be gone, and no copy of it was known when the deletion ended (`deletions.report_lost`). So the one that
-comes later waits here until the other one has ended. All others run at the same time.
+If a service has both requests at once, nobody knows which came first. What was created may be deleted with what
+contains it, and no copy of it was known when the deletion ended (`deletions.report_lost`). What a client puts into
+something new may succeed although its operation does not name that, and so does not wait for it elsewhere (`order`). So
+the one that comes later waits here until the other one has ended. All others run at the same time.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
+from cheops.backends.http.interpretation import WHOLE
 from cheops.backends.http.moves import path_now
 from cheops.backends.http.paths import canonical, folded
 from cheops.backends.http.payload import Request
@@ -21,14 +23,14 @@ from cheops.backends.http.payload import Request
 class _Entry:
     service: str
     places: tuple[str, ...]
-    deletes: bool
+    decides: bool  # what is below: it creates or deletes the thing itself
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def excludes(self, other: "_Entry") -> bool:
-        return self.service == other.service and (self.takes_away(other) or other.takes_away(self))
+        return self.service == other.service and (self.decides_about(other) or other.decides_about(self))
 
-    def takes_away(self, other: "_Entry") -> bool:
-        return self.deletes and any(lower.startswith(f"{upper}/") for upper in self.places for lower in other.places)
+    def decides_about(self, other: "_Entry") -> bool:
+        return self.decides and any(lower.startswith(f"{upper}/") for upper in self.places for lower in other.places)
 
 
 class Exclusion:
@@ -42,7 +44,9 @@ class Exclusion:
     @asynccontextmanager
     async def held(self, service: str, request: Request, copy: Copy | None) -> AsyncIterator[None]:
         """Send a request about what this site has as `copy`."""
-        entry = _Entry(service, self._places(request, copy), request.deletes)
+        # Where the service gives the ids, nobody can know that of a new thing before it is there.
+        decides = request.deletes or (request.named and request.binds and copy is None)
+        entry = _Entry(service, self._places(request, copy), decides)
         before = [one for one in self._entries if one.excludes(entry)]
         self._entries[entry] = None
         try:
@@ -55,10 +59,10 @@ class Exclusion:
 
     def _places(self, request: Request, copy: Copy | None) -> tuple[str, ...]:
         """The local paths that a request is about. What clients name by something else than a path has a place, too."""
-        named = (request.item, request.to) if request.named else ()
-        return tuple(self._local(place) for place in (path_now(request, copy), *named) if place.startswith("/"))
+        places = path_now(request, copy), *((request.item, request.to) if request.named else ())
+        return tuple(self._local(place) for place in places if place.startswith("/") and place != WHOLE)
 
     def _local(self, place: str) -> str:
         with suppress(NoCopyError):  # what it is part of is not here: the request will not be sent
             place = text_to_local(place, self._copies.index.local_of, Form.URL)
-        return folded(canonical(place)).rstrip("/")
+        return folded(canonical(place))

@@ -20,6 +20,7 @@ from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import collection_of, prefixes
 from cheops.backends.http.payload import After, Request, decode_response
 from cheops.backends.http.submission import sites_of
+from cheops.backends.protocol import BackendContext
 from cheops.bounded import BoundedMap
 from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
@@ -56,6 +57,19 @@ def pending_above(service: str, request: Request, replica: Callable[[str], Repli
 
 def _is_pending(replica: Replica) -> bool:
     return bool(replica.drafts) or not covers(replica.applied.settled, replica.history.known)
+
+
+async def unnamed_above(context: BackendContext, index: Index, service: str, request: Request, own: str) -> str:
+    """A replicant above what a client creates that is not at all of its sites yet, and not named by the operation: this
+    site heard of it after it had taken the request. Elsewhere the operation would not wait for it, so it must not run
+    here before. Empty if there is none."""
+    if not request.named or own in index.copies:
+        return ""
+    named = (request.within, *(one.resource for one in request.after))
+    for one in (*touched(index, service, request, own, ()), *pending_above(service, request, context.replica)):
+        if one not in named and after(await context.load(one)) is not None:
+            return one
+    return ""
 
 
 def needed_by(service: str, meaning: Meaning | None) -> dict[str, str]:
