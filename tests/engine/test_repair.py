@@ -248,3 +248,18 @@ def test_drift_is_reported_once() -> None:
         for differs in ("b has 7", "b has 7", "", "b has 8")
     ]
     assert notices == [["drifted"], [], [], ["drifted"]]
+
+
+def test_drift_that_is_found_while_the_first_operation_runs_is_kept() -> None:
+    """What a client creates may be deleted with what contains it, before the engine has the outcome of its create."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    lab.benches["a"].paused = True
+    lab.submit("a", "n", "set 1")
+    assert lab.at("a", "n").drafts
+    lab.take("a", Verified("n", "c", "c is no site of it", lab.now_ms))
+    lab.take("a", Verified("n", "a", "it was lost at a", lab.now_ms))
+    lab.resume("a")
+    lab.run()
+    assert lab.status("a", "n").drift == "it was lost at a"
+    assert overall(lab, "a") == [Overall.DIVERGED]

@@ -17,6 +17,11 @@ def test_services_agree_or_sites_say_that_they_do_not(chunk: int) -> None:
         assert outcome.problems == (), f"cheops sim --seed {seed} --sites 3 --profile http"
 
 
+@pytest.mark.parametrize("seed", [229, 287, 530])
+def test_histories_that_once_ended_badly(seed: int) -> None:
+    assert play(seed, 3, PROFILES["http"]).problems == ()
+
+
 def test_a_history_with_services_is_the_same_every_time() -> None:
     assert play(7, 3, PROFILES["http"]) == play(7, 3, PROFILES["http"])
 

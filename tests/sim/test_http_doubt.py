@@ -23,11 +23,13 @@ BOTH = ("site1", "site2")
 
 
 class HandWorld(HttpWorld):
-    """Two sites without faults, except those that a test wants."""
+    """Two or three sites without faults, except those that a test wants."""
 
-    def __init__(self) -> None:
-        self.fates: dict[int, deque[Fate]] = {0: deque(), 1: deque()}  # of the next requests, by the number of a site
-        super().__init__(1, BOTH, replace(PROFILES["calm"], http=True, operations=20))
+    def __init__(self, sites: tuple[str, ...] = BOTH) -> None:
+        # Of the next requests, by the number of a site.
+        self.fates: dict[int, deque[Fate]] = {number: deque() for number in range(len(sites))}
+        self.sites = sites
+        super().__init__(1, sites, replace(PROFILES["calm"], http=True, operations=20))
 
     def draw_fate(self, service: ModelService) -> Fate:
         if self.now_ms < service.down_until_ms:
@@ -36,7 +38,7 @@ class HandWorld(HttpWorld):
         return fates.popleft() if fates else Fate.ANSWERED
 
     def begin(self, site: str, service: str, method: str, path: str, content: dict[str, Any], **more: Any) -> Sent:
-        sent = Sent(len(self.sent), site, service, method, path, content, BOTH, **more)
+        sent = Sent(len(self.sent), site, service, method, path, content, self.sites, **more)
         self.loop.start(self.request(sent, msgspec.json.encode(content) if content else b""))
         return sent
 
@@ -59,8 +61,8 @@ class HandWorld(HttpWorld):
     def overall(self, resource: str) -> list[Overall]:
         self.refresh()
         self.pass_s(2)
-        replicas = [self.nodes[site].replica(resource) for site in BOTH]
-        return [status(replica, set(BOTH)).overall for replica in replicas if replica]
+        replicas = [self.nodes[site].replica(resource) for site in self.sites]
+        return [status(replica, set(self.sites)).overall for replica in replicas if replica]
 
     def unknown(self, site: str, resource: str) -> OpId | None:
         replica = self.nodes[site].replica(resource)
@@ -178,3 +180,56 @@ def test_a_parent_and_its_child_at_the_same_time_have_one_order(world: HandWorld
 
 def _path(sent: Sent) -> str:
     return sent.path
+
+
+@pytest.mark.parametrize("delay_ms", range(0, 40, 4))
+def test_what_is_put_into_a_collection_while_another_site_deletes_that(world: HandWorld, delay_ms: int) -> None:
+    """The service may have both requests at once. If the new file is lost at one site, nobody says CONVERGED."""
+    file = meta_id_of("path", "files", "/d/f")
+    world.ask("site2", "files", "MKCOL", "/d", {})
+    world.begin("site2", "files", "DELETE", "/d", {})
+    world.run_until(world.now_ms + delay_ms)
+    sent = world.begin("site1", "files", "PUT", "/d/f", {"value": "x"})
+    world.pass_s(5)
+    world.ask("site2", "files", "MKCOL", "/d", {})  # from now on the file can be put there
+    world.pass_s(10)
+    one, other = world.entries("files")
+    assert one == other or Overall.CONVERGED not in world.overall(file)
+    assert sent.status is not None
+
+
+@pytest.mark.parametrize("delay_ms", range(18, 38))
+def test_what_is_put_into_a_collection_that_another_site_made_comes_after_it(delay_ms: int) -> None:
+    """Also while this site still runs the creation. A third site may hear of the file first."""
+    world = HandWorld((*BOTH, "site3"))
+    folder, file = (meta_id_of("path", "files", path) for path in ("/d", "/d/f"))
+    world.crash("site3", 60_000)
+    world.begin("site2", "files", "MKCOL", "/d", {})
+    world.run_until(world.now_ms + delay_ms)
+    sent = world.ask("site1", "files", "PUT", "/d/f", {"value": "x"})
+    replica = world.nodes["site1"].replica(file)
+    for op in replica.history.ops.values() if replica and sent.status == 201 else ():
+        request = request_of(op.payload)
+        assert folder in {request.within, *(one.resource for one in request.after)}
+    assert sent.status in (201, 409)
+    assert world.loop.errors == []
+    world.close()
+
+
+def test_a_request_that_was_taken_before_its_bucket_was_known_waits_until_that_is_everywhere() -> None:
+    """Its operation does not name the bucket, and a third site would not wait for it."""
+    world = HandWorld((*BOTH, "site3"))
+    world.crash("site3", 20_000)
+    world.fates[0].append(Fate.LOST)
+    sent = world.begin("site1", "store", "PUT", "/b/k", {"value": "x"})
+    world.run_until(world.now_ms + 40)
+    world.services["site1", "store"].down_until_ms = world.now_ms + 2_000
+    world.ask("site2", "store", "PUT", "/b", {"made": "y"})
+    world.pass_s(8)
+    assert sent.status == 202
+    assert sorted(world.services["site1", "store"].entries) == ["/b"], "it waits"
+    world.pass_s(60)
+    assert [sorted(world.services[site, "store"].entries) for site in world.sites] == [["/b", "/b/k"]] * 3
+    assert world.overall(meta_id_of("path", "store", "/b/k")) == [Overall.CONVERGED] * 3
+    assert world.loop.errors == []
+    world.close()

@@ -23,7 +23,9 @@ _NEW_BASES = (Kind.FORCE, Kind.DELETE)
 
 def record(replica: Replica, finding: Verified, out: Effects) -> None:
     """Record what a site of the resource has found."""
-    if finding.by not in replica.sites:
+    # What is being created here may be lost before its operation is decided; its list of sites is in the draft.
+    drafted = next((draft.sites for draft in replica.drafts if draft.sites), ())
+    if finding.by not in (replica.sites or drafted):
         return
     before = replica.drifts.pop(finding.by, None)
     if finding.differs:

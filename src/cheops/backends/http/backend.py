@@ -20,12 +20,13 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.deletions import MULTI_STATUS, failed_part, is_deleted_with, report_lost
+from cheops.backends.http.exclusion import Exclusion
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.explanation import child_without_id, response_text, without_id
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
-from cheops.backends.http.order import at_site, is_forgotten, is_settled, may_be_early
+from cheops.backends.http.order import at_site, has_run, is_forgotten, is_settled, may_be_early, unnamed_above
 from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
@@ -40,7 +41,7 @@ from cheops.backends.http.payload import (
 from cheops.backends.http.reachability import service_finding
 from cheops.backends.http.restoration import Restoration, shown_state
 from cheops.backends.http.rules import check_place, check_rules
-from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
+from cheops.backends.http.sender import Exchange, Identity, OfClient, OperationSender, ServiceReply, of_site
 from cheops.backends.http.session_replay import send_session
 from cheops.backends.http.signature import RequestSigner
 from cheops.backends.http.submission import deletion_command
@@ -53,7 +54,7 @@ from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.interfaces import RunGuard, UpstreamError
-from cheops.log.operation import Command, Kind, OpId, Status
+from cheops.log.operation import Command, Kind, Status
 from cheops.node.node import Node
 from cheops.text import printable, shortened
 
@@ -105,6 +106,7 @@ class HttpBackend(Backend):
         signs = {name: service.replication.sign for name, service in self._services.items()}
         signers = {name: RequestSigner(name, one.sigv4) for name, one in signs.items() if one}
         self.sender = OperationSender(self.copies, providers, context.config.gateway, signers, exchange)
+        self._exclusion = Exclusion(self.copies)
         self._existing = ExistingResources(self.sender, self.copies)
         self._restoration = Restoration(context.config.name, self.sender, self.copies, context.load)
 
@@ -143,9 +145,17 @@ class HttpBackend(Backend):
         check_rules(service, request)
         copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
         check_place(service, request, run.resource, copy, replica)
+        async with self._exclusion.held(service.name, request, copy):
+            return await self._run_in_order(run, step, service, request)
+
+    async def _run_in_order(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Outcome:
         is_decided = not self._is_undecided(run.resource, step)
         if is_decided and await is_deleted_with(self.context, self.copies.index, service.name, run, step):
             return nothing_to_do("it was deleted here with what contains it")
+        if not is_decided and (
+            above := await unnamed_above(self.context, self.copies.index, service.name, request, run.resource)
+        ):
+            return Outcome(Result.RETRY, f"{above}, which will contain it, is new, and not at all of its sites yet")
         if before := await self._unsettled(run, step, request.after):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         outcome = await self._attempt(run, step, service, request)
@@ -182,7 +192,7 @@ class HttpBackend(Backend):
         own, id_ = self.context.replica(run.resource), step.op
         if id_ is None or id_.origin.site == self.context.config.name:
             return ""
-        if own is not None and (id_.origin.site in own.gone or _has_run(own, id_)):
+        if own is not None and (id_.origin.site in own.gone or has_run(own, id_)):
             return ""  # it may name what will never come; or what was settled then, and is deleted and forgotten since
         for before in at_site(self.context.config.name, befores):
             other = await self.context.load(before.resource)
@@ -467,24 +477,6 @@ class HttpBackend(Backend):
 
     async def doctor(self) -> Sequence[Finding]:
         return await asyncio.gather(*(service_finding(one) for one in self._services.values()))
-
-
-def _has_run(replica: Replica, op: OpId) -> bool:
-    reply = replica.replies.get(op, replica.site)
-    return reply is not None and reply.status is Status.OK
-
-
-def of_site(service: ServiceConfig, client: str) -> OfSite:
-    """With which credentials this site runs what was accepted for a client: as its own configuration says, whatever
-    that of the other site is. Raises CredentialsError."""
-    if service.replication.replicate_as != "mapped":
-        return OfSite()
-    if not client:  # a program that gives credentials by client must not be asked for nobody's
-        raise CredentialsError(
-            f"services.{service.name}.replicate_as is 'mapped', and the site that took the request does not say who "
-            "its client is: it needs the same setting"
-        )
-    return OfSite(client)
 
 
 def answer_key(meta_id: str, op: str) -> str:

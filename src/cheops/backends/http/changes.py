@@ -25,8 +25,8 @@ from cheops.backends.http.order import (
     known_to,
     named_in,
     needed_by,
+    pending_above,
     touched,
-    undecided_above,
 )
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
@@ -402,8 +402,8 @@ class ChangeHandler:
     async def _with_order(self, service: str, request: Request, target: Target, in_body: Iterable[str]) -> Request:
         """A request with what it comes after at other sites; see order.py."""
         found = touched(self._backend.copies.index, service, request, target.meta_id, in_body)
-        in_doubt = undecided_above(service, request, self._backend.context.replica)
-        others = dict.fromkeys((*found, *needed_by(service, target.meaning), *in_doubt))
+        pending = pending_above(service, request, self._backend.context.replica)
+        others = dict.fromkeys((*found, *needed_by(service, target.meaning), *pending))
         befores = [after(await self._node.pump.replica(one)) for one in others]
         within = contained(self._backend.copies.index, request, target.meta_id)
         contains = [known_to(await self._node.pump.replica(one)) for one in within]

@@ -12,7 +12,7 @@ import re
 
 from cheops.backends.http.copies import Index
 from cheops.backends.http.ids import is_meta_id, meta_id_of
-from cheops.backends.http.order import known_to, places_above
+from cheops.backends.http.order import has_run, known_to, places_above
 from cheops.backends.http.paths import last_segment
 from cheops.backends.http.payload import After, Request, request_of
 from cheops.backends.http.sender import ServiceReply
@@ -21,7 +21,7 @@ from cheops.backends.protocol import BackendContext
 from cheops.engine.events import Run, Step
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
-from cheops.log.operation import Kind, Operation, OpId, Origin, Status
+from cheops.log.operation import Kind, Operation, OpId, Origin
 from cheops.text import printable, shortened
 
 MULTI_STATUS = 207
@@ -61,15 +61,14 @@ async def is_deleted_with(context: BackendContext, index: Index, service: str, r
             meta_id = index.whose_path(service, above) or meta_id_of("path", service, above)
         if meta_id in index.copies or meta_id in named:
             parent = await context.load(meta_id)
-            if any(_has_seen(op, run.resource, step.op) for op in parent.history.ops.values() if _has_run(parent, op)):
+            if any(_has_seen(op, run.resource, step.op) for op in parent.history.ops.values() if _deletes(parent, op)):
                 return True
     return False
 
 
-def _has_run(replica: Replica, op: Operation) -> bool:
+def _deletes(replica: Replica, op: Operation) -> bool:
     """Whether an operation is a deletion that was done at this site."""
-    reply = replica.replies.get(op.id, replica.site) if op.kind is Kind.DELETE else None
-    return reply is not None and reply.status is Status.OK
+    return op.kind is Kind.DELETE and has_run(replica, op.id)
 
 
 def _has_seen(deletion: Operation, resource: str, op: OpId | None) -> bool:

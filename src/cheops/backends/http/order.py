@@ -20,12 +20,13 @@ from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import collection_of, prefixes
 from cheops.backends.http.payload import After, Request, decode_response
 from cheops.backends.http.submission import sites_of
+from cheops.backends.protocol import BackendContext
 from cheops.bounded import BoundedMap
 from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.causality import covers
-from cheops.log.operation import OpId, Origin
+from cheops.log.operation import OpId, Origin, Status
 from cheops.node.node import Node
 from cheops.text import in_words, printable, shortened
 
@@ -46,11 +47,29 @@ def touched(index: Index, service: str, request: Request, own: str, in_body: Ite
     return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
 
 
-def undecided_above(service: str, request: Request, replica: Callable[[str], Replica | None]) -> list[str]:
-    """The replicants above the path of a request that this site is creating: nobody knows yet whether the service has
-    them, after a crash say, so they have no copy. Those are in memory."""
+def pending_above(service: str, request: Request, replica: Callable[[str], Replica | None]) -> list[str]:
+    """The replicants above the path of a request about which this site still has something to run. The service may
+    have them, or be about to create them, while this site has no copy: after a crash, say, or while it runs the create
+    of another site. Those are in memory."""
     ids = [meta_id_of("path", service, place) for place in places_above(request)] if request.named else []
-    return [id_ for id_ in ids if (found := replica(id_)) is not None and found.drafts]
+    return [id_ for id_ in ids if (found := replica(id_)) is not None and _is_pending(found)]
+
+
+def _is_pending(replica: Replica) -> bool:
+    return bool(replica.drafts) or not covers(replica.applied.settled, replica.history.known)
+
+
+async def unnamed_above(context: BackendContext, index: Index, service: str, request: Request, own: str) -> str:
+    """A replicant above what a client creates that is not at all of its sites yet, and not named by the operation: this
+    site heard of it after it had taken the request. Elsewhere the operation would not wait for it, so it must not run
+    here before. Empty if there is none."""
+    if not request.named or own in index.copies:
+        return ""
+    named = (request.within, *(one.resource for one in request.after))
+    for one in (*touched(index, service, request, own, ()), *pending_above(service, request, context.replica)):
+        if one not in named and after(await context.load(one)) is not None:
+            return one
+    return ""
 
 
 def needed_by(service: str, meaning: Meaning | None) -> dict[str, str]:
@@ -98,6 +117,12 @@ def _known(replica: Replica) -> dict[Origin, int]:
     for draft in replica.drafts:
         known[draft.origin] = max(known.get(draft.origin, 0), draft.seq)
     return known
+
+
+def has_run(replica: Replica, op: OpId) -> bool:
+    """Whether this site has applied an operation."""
+    reply = replica.replies.get(op, replica.site)
+    return reply is not None and reply.status is Status.OK
 
 
 def is_settled(replica: Replica, before: After) -> bool:

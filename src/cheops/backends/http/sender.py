@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
-from cheops.backends.http.credentials import CredentialProvider
+from cheops.backends.http.credentials import CredentialProvider, CredentialsError
 from cheops.backends.http.ids import Form, Local, LocalIdTranslator, text_to_local, to_local, to_meta
 from cheops.backends.http.interpretation import id_at, rule_id, without_members
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
@@ -139,6 +139,19 @@ class OfSite(NamedTuple):
 
 
 Identity: TypeAlias = OfClient | OfSite
+
+
+def of_site(service: ServiceConfig, client: str) -> OfSite:
+    """With which credentials this site runs what was accepted for a client: as its own configuration says, whatever
+    that of the other site is. Raises CredentialsError."""
+    if service.replication.replicate_as != "mapped":
+        return OfSite()
+    if not client:  # a program that gives credentials by client must not be asked for nobody's
+        raise CredentialsError(
+            f"services.{service.name}.replicate_as is 'mapped', and the site that took the request does not say who "
+            "its client is: it needs the same setting"
+        )
+    return OfSite(client)
 
 
 class OperationSender:
