@@ -487,4 +487,5 @@ BUGS = {
     "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 15, 3),
     "no order between resources": Planted(planted_http.resources_have_no_order, "http", 43, 3),
     "a deletion forgets what it contains": Planted(planted_http.deletions_forget_contents, "http", 110, 3),
+    "all is sent at once": Planted(planted_http.all_is_sent_at_once, "http", 229, 3),
 }

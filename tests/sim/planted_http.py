@@ -1,12 +1,13 @@
-"""Defects that HTTP replication once had, each found then with a real application."""
+"""Defects that HTTP replication once had, most of them found then with real applications."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from cheops.backends.http import backend, changes, interpreter
 from cheops.backends.http.copies import Copy
+from cheops.backends.http.exclusion import Exclusion
 from cheops.backends.http.interpretation import Meaning, meaning_of
 from cheops.backends.http.payload import Request, operation_type
 from cheops.backends.http.sender import OperationSender
@@ -56,9 +57,15 @@ def parts_are_ordered() -> AbstractContextManager[object]:
     return patch.object(changes, "operation_type", type_)
 
 
-def resources_have_no_order() -> AbstractContextManager[object]:
+@contextmanager
+def resources_have_no_order() -> Iterator[None]:
     """What one client does to a parent and then to a child runs elsewhere as it comes."""
-    return patch.object(changes, "touched", lambda *_: [])
+
+    async def none_above(*_: object) -> str:
+        return ""
+
+    with patch.object(changes, "touched", lambda *_: []), patch.object(backend, "unnamed_above", none_above):
+        yield
 
 
 @contextmanager
@@ -73,3 +80,13 @@ def deletions_forget_contents() -> Iterator[None]:
 
     with patch.object(backend, "report_lost", nothing), patch.object(backend, "is_deleted_with", is_not_deleted):
         yield
+
+
+def all_is_sent_at_once() -> AbstractContextManager[object]:
+    """A service may have a change, and the deletion of what contains it, at the same time."""
+
+    @asynccontextmanager
+    async def held(*_: object) -> AsyncIterator[None]:
+        yield
+
+    return patch.object(Exclusion, "held", held)
