@@ -299,7 +299,8 @@ def _distrust_new_keys(replica: Replica, out: Effects) -> None:
             replica.mark_dirty(tuple(sorted(new)), out)
     replica.distrusted |= set(_keys(replica))
     views = [replica.peers.get(peer) for peer in replica.targets()]
-    replica.is_catching_up = not all(
+    # While nothing is known, there are no sites to hear either.
+    replica.is_catching_up = not replica.history.known or not all(
         view is not None and not view.is_unknown and covers(replica.history.known, view.known) for view in views
     )
 
