@@ -29,6 +29,8 @@ ONCE_BROKEN = [
     ("members", 3, 1008),
     ("members", 3, 1107),
     ("restored", 4, 52),
+    ("restored", 3, 95200),
+    ("deletions", 4, 90215),
     ("deletions", 4, 223),
     ("deletions", 4, 326),
 ]

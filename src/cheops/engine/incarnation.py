@@ -355,6 +355,8 @@ def ready(replica: Replica, out: Effects) -> Iterator[Withdrawn]:
     """What is to be issued again now. What came back from other sites is not."""
     for one in waiting(replica) if replica.withdrawn else ():
         is_free = len(replica.drafts) < replica.limits.drafts and not replica.inbox.waiting
+        if replica.source.site and not replica.history.ops:
+            return  # it is on its way here, and may have what is withdrawn
         if not is_free or next(unheard(replica), None):
             return
         if replica.drafts and retention.lacks_seal(replica):
