@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,10 @@ class Registries:
     def state(self, site: str) -> dict[str, str]:
         """All that the registry has on its disk about the repositories of a team, except for unfinished uploads."""
         root = self.base / site / "docker" / "registry" / "v2" / "repositories" / "team"
-        files = (path for path in root.rglob("*") if path.is_file() and "_uploads" not in path.parts)
-        return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        while True:
+            files = (path for path in root.rglob("*") if path.is_file() and "_uploads" not in path.parts)
+            with suppress(FileNotFoundError):  # the registry deletes while we look: look again
+                return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
     def tags(self, site: str, name: str) -> dict[str, str]:
         found = self.sites.direct(site, "GET", f"/v2/{name}/tags/list").json.get("tags") or []
