@@ -461,7 +461,7 @@ BUGS = {
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
     "seals without statements": Planted(_seals_without_statements, "byzantine", 636, 5),
-    "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 64, 5),
+    "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 55, 5),
     "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "members", 2, 5),
     "silence means lacking": Planted(planted_faults.silence_means_lacking, "hostile", 4, 3),
     "an earlier incarnation's view is kept": Planted(planted_faults.earlier_views_kept, "reborn", 0, 3),
