@@ -24,7 +24,6 @@ from urllib.request import urlopen
 from tests.agent.rig import until
 from tests.demo.tutorial import PORT, as_here, as_in_the_text, commands, comparable
 from tests.support.command import ROOT
-from tests.support.fork_server import command_script
 from tests.support.ports import free_ports
 from tests.wan import Host
 from tests.wan.record import NAMESPACES
@@ -74,8 +73,7 @@ class Reader:
         shutil.copytree(ROOT / "examples", self._checkout / "examples")
         for path in (self._checkout / "examples").rglob("*.yaml"):
             path.write_text(as_here(path.read_text(), self._ports))
-        (programs := commands(folder)).joinpath("cheops").write_text(command_script())
-        search = f"{programs}:{os.environ['PATH']}"
+        search = f"{commands(folder)}:{os.environ['PATH']}"
         env = {**os.environ, "PATH": search, "HOME": str(self._home), "LC_ALL": "C.UTF-8"}
         self._shell = (host.popen if host else subprocess.Popen)(
             ["bash", "--noprofile", "--norc"],
