@@ -107,10 +107,10 @@ def doubt(replica: Replica) -> str:
     dropped = [site for site in replica.sites if (view := replica.peers.get(site)) and view.dropped]
     if not dropped:
         return ""
-    have = "has" if len(dropped) == 1 else "have"
+    report = "reports" if len(dropped) == 1 else "report"
     return (
-        f"all sites had deleted it, and {in_words(dropped)} {have} forgotten it since; "
-        f"the store of {replica.site} is from before that. Delete it here, or create it under another id"
+        f"{in_words(dropped)} {report} that all sites had deleted it, and that it is forgotten there; the store of "
+        f"{replica.site} may be from before that. Delete it here, or create it under another id"
     )
 
 
