@@ -2,16 +2,13 @@
 
 Importing what an agent needs takes a second of one core, and what a command needs a third of that; the tests start
 hundreds. A forked process is like any other, with its own signals, namespace and output. Only its start differs, so the
-tests of the start itself (tests/agent/test_agent.py, the tutorial) start agents and commands as users do, and the
-how-tos their agents.
+tests of the start itself (tests/agent/test_agent.py, the tutorial, the how-tos) start agents and commands as users do.
 
     process = start_agent(["--config", "site.yaml"], log_file, namespace)
     process = start_command(["get", "sites"], (stdin, stdout, stderr), environment, directory)
-    path.write_text(command_script())  # a program that shells can run as `cheops`
 
 Run as a program, this file is the server: it reads requests from its standard input, a socket, forks, responds with the
 child's pid, and later reports the exit code of each child. It ends when the test process closes the socket by its end.
-Programs connect to a second socket, one connection for each command (forked_command.py).
 """
 
 import atexit
@@ -20,12 +17,10 @@ import gc
 import json
 import os
 import select
-import shlex
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,17 +72,9 @@ class _ForkServer:
 
     def __init__(self) -> None:
         self._socket, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = tempfile.TemporaryDirectory(prefix="cheops-fork-")  # short: the path of a socket has 107 bytes
-        self.address = Path(self._folder.name) / "s"
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listening.bind(str(self.address))
-        listening.listen(64)
-        command = [sys.executable, "-m", __name__, str(listening.fileno())]
-        self._process = subprocess.Popen(
-            command, stdin=server_end.fileno(), cwd=_ROOT, start_new_session=True, pass_fds=[listening.fileno()]
-        )
+        command = [sys.executable, "-m", __name__]
+        self._process = subprocess.Popen(command, stdin=server_end.fileno(), cwd=_ROOT, start_new_session=True)
         server_end.close()
-        listening.close()
         self._exit_codes: dict[int, int] = {}  # reported, and not yet read by `exit_code`
 
     def start(
@@ -114,7 +101,6 @@ class _ForkServer:
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
-        self._folder.cleanup()
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         message, handles, _, _ = socket.recv_fds(self._socket, _MAX_BYTES, 1)
@@ -137,18 +123,6 @@ def start_agent(arguments: list[str], output: int, namespace: Path | None = None
 def start_command(argv: list[str], files: Files, environment: Mapping[str, str], cwd: Path) -> ForkedProcess:
     """Start `cheops` with these arguments."""
     return _server().start(argv, files, environment, cwd, None)
-
-
-def command_script() -> str:
-    """A shell script that is `cheops`. Agents it starts as users do: signals are sent to the process of the script."""
-    python = shlex.quote(sys.executable)
-    program, address = (shlex.quote(str(path)) for path in (Path(__file__).with_name("forked_command.py"), _address()))
-    real, forked = f'exec {python} -P -m cheops "$@"', f'exec {python} -I -S {program} {address} "$@"'
-    return f'#!/bin/sh\ncase "$1" in agent) {real};; esac\n{forked}\n'
-
-
-def _address() -> Path:
-    return _server().address
 
 
 def _server() -> _ForkServer:
@@ -175,25 +149,21 @@ def _main() -> None:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    children: dict[int, socket.socket] = {}  # by pid: where its end is reported
-    listening = socket.socket(fileno=int(sys.argv[1]))
-    clients: dict[socket.socket, int] = {}  # the pid of each program's command; 0: it has not asked for one yet
+    children: set[int] = set()
     while True:
-        sources: list[Any] = [requests, child_ended, listening, *clients]
-        ready, _, _ = select.select(sources, [], [])
+        ready, _, _ = select.select([requests.fileno(), child_ended], [], [])
         if child_ended in ready:
             os.read(child_ended, 4_096)
-            _report_ends(requests, children, clients)
-        if listening in ready:
-            clients[listening.accept()[0]] = 0
-        for client in clients.keys() & set(ready):
-            _serve_client(client, children, clients)
-        if requests in ready:
+            _report_ends(requests, children)
+        if requests.fileno() in ready:
             message, files, _, _ = socket.recv_fds(requests, _MAX_BYTES * 4, 3)
             if not message:
                 break
-            pid = _fork(message, files)
-            children[pid] = requests
+            if (pid := os.fork()) == 0:
+                _run_child(json.loads(message), files)
+            for file in files:
+                os.close(file)
+            children.add(pid)
             # Opened here, where the child is reaped: the test process might do so after its end.
             handle = os.pidfd_open(pid)
             socket.send_fds(requests, [json.dumps({"started": pid}).encode()], [handle])
@@ -203,39 +173,13 @@ def _main() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _fork(message: bytes, files: list[int]) -> int:
-    if (pid := os.fork()) == 0:
-        _run_child(json.loads(message), files)
-    for file in files:
-        os.close(file)
-    return pid
-
-
-def _serve_client(client: socket.socket, children: dict[int, socket.socket], clients: dict[socket.socket, int]) -> None:
-    """A program asks for its command, or has ended."""
-    message, files, _, _ = socket.recv_fds(client, _MAX_BYTES * 4, 3)
-    if message:
-        clients[client] = pid = _fork(message, files)
-        children[pid] = client
-        return
-    if pid := clients.pop(client):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    client.close()
-
-
-def _report_ends(
-    requests: socket.socket, children: dict[int, socket.socket], clients: dict[socket.socket, int]
-) -> None:
+def _report_ends(requests: socket.socket, children: set[int]) -> None:
     for pid in sorted(children):
         done, status = os.waitpid(pid, os.WNOHANG)
-        if not done:
-            continue
-        code, whose = os.waitstatus_to_exitcode(status), children.pop(pid)
-        with contextlib.suppress(OSError):
-            whose.send(json.dumps({"ended": pid, "code": code}).encode() if whose is requests else str(code).encode())
-        if clients.pop(whose, None):
-            whose.close()
+        if done:
+            children.discard(pid)
+            with contextlib.suppress(OSError):
+                requests.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
 def _run_child(request: dict[str, Any], files: list[int]) -> None:
@@ -254,7 +198,6 @@ def _run_child(request: dict[str, Any], files: list[int]) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv = ["cheops", *request["argv"]]
-        _open_streams()
         time.tzset()
         from cheops.cli.main import main  # noqa: PLC0415 - imported long ago
 
@@ -266,13 +209,6 @@ def _run_child(request: dict[str, Any], files: list[int]) -> None:
             with contextlib.suppress(OSError, AttributeError):
                 stream.flush()
         os._exit(code)  # not sys.exit: that would run the cleanup of the server
-
-
-def _open_streams() -> None:
-    """As Python does when it starts: those of the server know whether *its* files have positions or are terminals."""
-    sys.stdin = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115 - descriptors
-    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, sys.stderr.encoding, "backslashreplace", closefd=False)  # noqa: SIM115
 
 
 if __name__ == "__main__":
