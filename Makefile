@@ -9,8 +9,8 @@ OPENSTACK := .venv-openstack
 S3 := .venv-s3
 APPLICATIONS := .venv-applications
 NODE_RED := .node-red
-# Many tests wait for agents, not for the processor: 2 processes per core keep the cores busy.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
+# Many tests wait for agents, not for the processor: with 2 processes per core the cores are idle a sixth of the time.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 
 .PHONY: help setup system demo test apps check format soak bench screenshots lock audit clean
 
@@ -87,11 +87,14 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 	$(BIN)/cheops sim --seeds 2000 --sites 3 --profile http
 	$(BIN)/cheops sim --seeds 5000 --sites 5 --profile byzantine
+	$(BIN)/cheops sim --sites 1000
 	$(BIN)/python -m tests.security.fuzz --inputs $${CHEOPS_FUZZ_INPUTS:-1000000}
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
 	$(BIN)/python -m tests.gateway.chaos --minutes 10
 	$(BIN)/python -m tests.agent.status_chaos --minutes 30
 	$(BIN)/python -m tests.agent.life_cycles --minutes 60
+	CHEOPS_TEST_EDGE=all $(BIN)/pytest -q tests/edge/test_networks.py --timeout 3000
+	CHEOPS_TEST_AGENTS=50 $(BIN)/pytest -q tests/edge/test_many_agents.py --timeout 3000
 	CHEOPS_TEST_MESH_SITES=1000 $(BIN)/pytest -q tests/sync/test_mesh.py --timeout 3000
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 

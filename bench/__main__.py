@@ -9,19 +9,22 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench import agent, fastpath, flows, gateway, health, loading, merge, scope, security, ui
+from bench import agent, fastpath, flows, gateway, health, joins, loading, merge, operation, scale, scope, security, ui
 from bench.report import Section, write
 
 SUITES: dict[str, Callable[[], Iterable[Section]]] = {
     "scope": scope.run,
     "merge": merge.run,
     "agent": agent.run,
+    "operation": operation.run,
     "gateway": gateway.run,
     "fastpath": fastpath.run,
     "flows": flows.run,
     "security": security.run,
     "health": health.run,
     "loading": loading.run,
+    "joins": joins.run,
+    "scale": scale.run,
     "ui": ui.run,
 }
 

@@ -38,20 +38,20 @@ from tests.agent.rig import Rig
 from tests.agent.types import FILE
 
 _OPERATIONS, _RESOURCES = 50_000, 20_000
-_LARGE = "the-large-one"  # after the others: it is not on the first page
+LARGE = "the-large-one"  # after the others: it is not on the first page
 _PLAIN = "/healthz"
 _START_MS, _STEP_MS = 1_700_000_000_000, 137
 _PER_COMMIT = 2_000
 _MIB = 1024 * 1024
 _VIEWS = {  # after the resource is loaded
-    "the first page of its log": (f"/api/v1/resources/{_LARGE}/log?limit=500&fresh=0", "< 1 s"),
-    "`cheops explain`": (f"/api/v1/resources/{_LARGE}/explain?fresh=0", "< 1 s"),
-    "`cheops status ID`": (f"/api/v1/resources/{_LARGE}/status?fresh=0", "< 1 s"),
+    "the first page of its log": (f"/api/v1/resources/{LARGE}/log?limit=500&fresh=0", "< 1 s"),
+    "`cheops explain`": (f"/api/v1/resources/{LARGE}/explain?fresh=0", "< 1 s"),
+    "`cheops status ID`": (f"/api/v1/resources/{LARGE}/status?fresh=0", "< 1 s"),
 }
 _LISTS = {  # each right after a start
     "the first `GET /resources`": ("", "< 0.2 s"),
     "the same, with a filter that the store cannot apply": ("?type=none", "< 1 s"),
-    "the same, of a page with the large resource": (f"?prefix={_LARGE}", ""),
+    "the same, of a page with the large resource": (f"?prefix={LARGE}", ""),
 }
 _ABOUT = (
     f"A resource of {_OPERATIONS:,} operations of three sites, each with the replies of all three; and a site with\n"
@@ -86,9 +86,9 @@ def _of_large(rig: Rig, size: int) -> Iterator[tuple[str, ...]]:
     rig.start(SITES[0])
     pid = rig.processes[SITES[0]].pid
     plain_s = min(_took_s(rig, _PLAIN) for _ in range(20))
-    rest, most = rss_bytes(pid), _Most(pid)
+    rest, most = rss_bytes(pid), MostMemory(pid)
     with most:
-        load_s = _took_s(rig, f"/api/v1/resources/{_LARGE}/status?fresh=0")
+        load_s = _took_s(rig, f"/api/v1/resources/{LARGE}/status?fresh=0")
     memory = most.bytes - rest
     stored = f"{size / _MIB:.0f} MiB"
     yield "memory above rest, at most (RSS)", f"{memory / _MIB:.0f} MiB", stored, f"{memory / size:.1f} x", "< 100 MiB"
@@ -98,7 +98,7 @@ def _of_large(rig: Rig, size: int) -> Iterator[tuple[str, ...]]:
         yield what, human(took_s), human(plain_s), f"{took_s / plain_s:.0f} x", target
     version_s = _command_s(rig, "--version")
     used_s = cpu_s(pid) + _children_cpu_s()
-    log_s = _command_s(rig, "log", _LARGE)
+    log_s = _command_s(rig, "log", LARGE)
     used_s = cpu_s(pid) + _children_cpu_s() - used_s
     reference = f"{human(version_s)} (`cheops --version`)"
     yield "`cheops log`, the whole", human(log_s), reference, f"{log_s / version_s:.0f} x", "< 3 s"
@@ -106,7 +106,7 @@ def _of_large(rig: Rig, size: int) -> Iterator[tuple[str, ...]]:
     rig.stop(SITES[0])
 
 
-class _Most:
+class MostMemory:
     """The most memory that a process has, while the block runs."""
 
     def __init__(self, pid: int) -> None:
@@ -159,17 +159,17 @@ def _fill(path: Path) -> int:
     return sum(len(encode(document)) for document in documents)
 
 
-def large_resource(incarnation: str, count: int) -> list[Document]:
-    """The documents of a resource at three sites that make operations in turns, and have run all of them."""
-    origins = [Origin(SITES[0], incarnation), *(Origin(site, "other") for site in SITES[1:])]
+def large_resource(incarnation: str, count: int, sites: tuple[str, ...] = SITES) -> list[Document]:
+    """The documents of a resource at sites that make operations in turns, and have run all of them."""
+    origins = [Origin(sites[0], incarnation), *(Origin(site, "other") for site in sites[1:])]
     documents: list[Document] = []
     known: dict[Origin, int] = {}
     matrix = MatrixRef(COUNTER.hash, Stamp(_START_MS, 0, origins[0]))
     for n in range(count):
         origin, at_ms = origins[n % len(origins)], _START_MS + n * _STEP_MS
-        command, sites = Command(f"redis-cli incrby counter {n}"), SITES if n == 0 else None
+        command, listed = Command(f"redis-cli incrby counter {n}"), sites if n == 0 else None
         op = Operation(
-            _LARGE,
+            LARGE,
             "",
             "inc",
             Kind.NORMAL,
@@ -179,17 +179,17 @@ def large_resource(incarnation: str, count: int) -> list[Document]:
             dict(known),
             Stamp(at_ms, 0, origin),
             matrix,
-            sites,
+            listed,
             verdict=Verdict.OK,
         )
         known[origin] = op.seq
         documents.append(op)
         documents += (
-            Reply(_LARGE, by, n + 1, OpId(origin, op.seq), "inc", Status.OK, output="13\n", timing=Timing(at_ms, 2))
+            Reply(LARGE, by, n + 1, OpId(origin, op.seq), "inc", Status.OK, output="13\n", timing=Timing(at_ms, 2))
             for by in origins
         )
     replies = dict.fromkeys(origins, count)
-    ledger = Ledger(_LARGE, reply_floor=replies, adopted=matrix, state="converged")
+    ledger = Ledger(LARGE, reply_floor=replies, adopted=matrix, state="converged")
     peers = {origin.site: PeerRecord(origin.incarnation, _START_MS) for origin in origins[1:]}
     digest = _digest(origins[0], [*documents, ledger])
     return [*documents, structs.replace(ledger, progress=Progress(known, replies, digest, peers))]
@@ -199,6 +199,6 @@ def _digest(here: Origin, documents: list[Document]) -> str:
     """What a site with all of these reports."""
     site = Site(here, Settings())
     site.matrices[COUNTER.hash] = COUNTER
-    site.step(Queried(_LARGE), _START_MS)
-    site.step(Loaded(_LARGE, tuple(documents)), _START_MS)
-    return site.replicas[_LARGE].applied.digest()
+    site.step(Queried(LARGE), _START_MS)
+    site.step(Loaded(LARGE, tuple(documents)), _START_MS)
+    return site.replicas[LARGE].applied.digest()

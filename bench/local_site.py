@@ -8,7 +8,6 @@ the documents of the first one are copied under other names.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from itertools import chain
@@ -46,6 +45,7 @@ from cheops.log.matrix import Result as Combined
 from cheops.log.operation import Command, Operation, Origin, Reply, Timing
 from cheops.node.effects import Answers, PendingRequests
 from cheops.node.pump import Pump
+from cheops.node.store_thread import StoreThread
 from cheops.security.signatures import Sign
 from cheops.store.batch import DocumentSigner
 from cheops.store.interface import DamagedError, Store
@@ -82,7 +82,7 @@ class _CountingStore(SQLiteStore):
 class LocalSite:
     """Accepts operations, and waits until each is decided: durable, run, and acknowledged."""
 
-    def __init__(self, store: _CountingStore, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, store: _CountingStore, thread: StoreThread) -> None:
         self._store = store
         self.pump = Pump(Site(Origin(SITE, store.incarnation), Settings()), store, self, thread)
         self._waiting = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
@@ -129,7 +129,7 @@ class LocalSite:
 @asynccontextmanager
 async def running_site(path: Path, sign: Sign | None = None) -> AsyncIterator[LocalSite]:
     """A site with its store at a path; with `sign` it signs its documents. A failure of its pump ends the block."""
-    with ThreadPoolExecutor(1) as thread, closing(_CountingStore(path)) as store:
+    with StoreThread("store") as thread, closing(_CountingStore(path)) as store:
         if sign is not None:
             store.add_signatures = DocumentSigner(Origin(SITE, store.incarnation), sign).signed
         site = LocalSite(store, thread)

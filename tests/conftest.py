@@ -1,8 +1,11 @@
 """What holds for all tests: they are repeatable, and where CI runs them, none is skipped."""
 
+import contextlib
 import os
 import signal
+from importlib import import_module
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -36,6 +39,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def repetitions(request: pytest.FixtureRequest) -> int:
     times: int = request.config.getoption("--repetitions")
     return times
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Each process of a whole run imports its share of the test modules before it collects all of them.
+
+    Pytest rewrites the `assert` of a module when it is first imported, which takes most of the time of a collection, and
+    keeps the result in __pycache__. After a checkout all processes would do that for all modules, in the same order.
+    """
+    run = getattr(session.config, "workerinput", {"mainargv": []})
+    if "worksteal" in run["mainargv"]:
+        folder = Path(__file__).parent
+        own = sorted(folder.rglob("test_*.py"))[int(run["workerid"].removeprefix("gw")) :: run["workercount"]]
+        for path in own:
+            if "apps" not in path.parts:  # which are run by themselves
+                with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
+                    import_module(".".join(path.relative_to(folder.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import uvloop
 
+from cheops import heap
 from cheops.api.app import application
 from cheops.api.drift_detector import DriftDetector
 from cheops.api.guard import ConnectionGuard
@@ -36,6 +37,7 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
     """Serve until SIGTERM or SIGINT. `started` is called once the agent answers requests."""
     if not config.security.is_specified:
         raise CheopsError(f"{config.source}: {MISSING_SECURITY}")
+    heap.limit_arenas()
     uvloop.run(_serve_all(config, started), loop_factory=EventLoop)
 
 

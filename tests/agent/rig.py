@@ -70,6 +70,7 @@ class Rig:
         self.pki = Pki() if wan or secure else None
         self.names = tuple(names)
         self.wan = wan
+        self.hosts_file: Path | None = None  # that agents see as /etc/hosts, on a test bed
         self.processes: dict[str, fork_server.ForkedProcess] = {}
         self.side_processes: list[subprocess.Popen[Any]] = []
         self._addresses = {name: self._address(name) for name in self.names}
@@ -82,8 +83,11 @@ class Rig:
         return self.base / name
 
     def url(self, name: str) -> str:
+        return f"{'https' if self.pki else 'http'}://{self._advertised(name)}"
+
+    def _advertised(self, name: str) -> str:
         host, port = self._addresses[name]
-        return f"{'https' if self.pki else 'http'}://{host}:{port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self, *names: str) -> None:
         """Start agents, and wait until each answers."""
@@ -91,8 +95,10 @@ class Rig:
             arguments = ["--config", str(self.folder(name) / "site.yaml")]
             host = self._host(name)
             with (self.folder(name) / "log").open("ab") as log:
-                start_agent = host.agent if host else fork_server.start_agent
-                self.processes[name] = start_agent(arguments, log.fileno())
+                if host:
+                    self.processes[name] = host.agent(arguments, log.fileno(), self.hosts_file)
+                else:
+                    self.processes[name] = fork_server.start_agent(arguments, log.fileno())
         for name in names or self.names:
             until(lambda n=name: self._answers(n), f"for {name} to start:\n{self.log(name)}")  # type: ignore[misc]
 
@@ -163,11 +169,11 @@ class Rig:
 
     def _configure(self, name: str, types: dict[str, Any]) -> None:
         self.folder(name).mkdir(parents=True)
-        host, port = self._addresses[name]
+        host = self._addresses[name][0]
         text = json.dumps(types).replace("@FOLDER@", str(self.folder(name)))
         config = {
             "site": name,
-            "listen": f"{host}:{port}",
+            "listen": self._advertised(name),
             "data": "data",
             "security": self._security(name, host),
             "peers": {other: self.url(other) for other in self.names},

@@ -6,6 +6,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.agent.rig import MakeRig, RefusedByAgentError, Rig, until
@@ -234,11 +235,11 @@ def test_commands_that_misbehave(one: Rig) -> None:
     assert len(flood["Output"]) < 70_000
     odd = one.exec("site1", "odd", "set", "printf 'a\\377b'")[0]
     assert odd["Output"] == "a\ufffdb"
-    forks = one.exec("site1", "forks", "set", "setsid sleep 1000 & echo away")[0]
+    forks = one.exec("site1", "forks", "set", "setsid sleep 1013 & echo away")[0]
     assert forks["Output"].strip() == "away"
-    endless = one.exec("site1", "endless", "set", "sleep 1000", timeout=2.5)[0]
+    endless = one.exec("site1", "endless", "set", "sleep 1013", timeout=2.5)[0]
     assert endless["Status"] == "TIMEOUT", "a replace operation that timed out is run again, and again"
-    left = subprocess.run(["pgrep", "-fx", "sleep 1000"], capture_output=True, text=True, check=False).stdout
+    left = subprocess.run(["pgrep", "-fx", "sleep 1013"], capture_output=True, text=True, check=False).stdout
     assert len(left.split()) <= 1, "at most the attempt that is under way"
 
 
@@ -253,7 +254,8 @@ def test_a_command_that_is_not_allowed_is_refused_before_it_is_kept(make_rig: Ma
 def test_rubbish_from_peers_is_refused(one: Rig) -> None:
     for path, body in (
         ("/peer/heartbeat", b"{}"),
-        ("/peer/messages", b'{"docs": [], "cheops": {"site": "x"}}'),
+        ("/peer/messages", msgspec.msgpack.encode(["x", []])),
+        ("/peer/messages", b"x"),
         ("/peer/messages", b"\xff"),
         ("/peer/show", b"[]"),
         ("/peer/show", b"{"),
@@ -263,10 +265,10 @@ def test_rubbish_from_peers_is_refused(one: Rig) -> None:
         assert 400 <= caught.value.status < 500, (path, body, caught.value)
     # A message that cannot be read costs that message alone: others in the same request are taken.
     one.request(
-        "site1", "POST", "/peer/messages", b'{"docs": [], "cheops": {"site": "x", "messages": [{"message": {}}]}}'
+        "site1", "POST", "/peer/messages", msgspec.msgpack.encode(["x", [b"{}", b"\xff"], [[{}, [0, 1, 7], [], []]]])
     )
     metrics = one.request("site1", "GET", "/metrics").decode()
-    assert re.search(r'^cheops_refused_total\{reason="[a-z ]+",who="x"\} 1', metrics, re.MULTILINE), metrics
+    assert re.search(r'^cheops_refused_total\{reason="[a-z ]+",who="x"\} 3', metrics, re.MULTILINE), metrics
     assert "Traceback" not in one.log("site1")
 
 

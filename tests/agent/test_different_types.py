@@ -24,7 +24,7 @@ def test_types_that_differ_are_reported(make_rig: MakeRig) -> None:
     rig.start()
     expected = ["it is configured differently: tally (allow)"]
     until(lambda: problems(rig, "site1", "site2") == expected, "for site1 to notice")
-    assert problems(rig, "site1", "site3") == []
+    until(lambda: problems(rig, "site1", "site3") == [], "for site1 to hear of site3")
     checks = json.loads(rig.request("site1", "GET", "/api/v1/check"))["checks"]
     found = {one["name"]: one for one in checks if one["group"] == "configuration"}
     different = found["site2 configures some types differently"]

@@ -1,8 +1,11 @@
 """What is not known is shown as not known: in the status, the lanes, the log and the explanation."""
 
+import pytest
+
 from cheops.api.models.resources import SiteStatus
 from cheops.api.views.log import lanes, log_view
 from cheops.api.views.operations import find, operation_view
+from cheops.engine import hub
 from cheops.log.operation import Status
 from cheops.sim.apps import COUNTER
 from tests.api.views_lab import explain, lab_with, status, text_of, up
@@ -56,15 +59,23 @@ def test_the_lanes_and_the_log_say_so() -> None:
 
 def test_what_others_passed_on_counts() -> None:
     lab = passed_on()
-    assert (seen(lab, "c").pending, seen(lab, "c").relayed) == (0, True)
+    assert (seen(lab, "c").pending, seen(lab, "c").relayed) == (0, False)
     lane = lanes(lab.at("a", "n"), up(lab, "a"), lab.now_ms).lanes[2]
     assert (lane.pending, lane.states) == (0, ("ok", "ok"))
     view = operation_view(lab.at("a", "n"), find(lab.at("a", "n"), "a:2"))
     assert [reply.status for reply in view.replies] == [Status.OK] * 3
+
+
+def test_replies_without_a_report_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its report was refused, or lost."""
+    monkeypatch.setattr(hub, "reports_for", lambda *_: ())
+    lab = passed_on()
+    assert (seen(lab, "c").pending, seen(lab, "c").relayed) == (0, True)
     assert "by its replies that other sites passed on, it has run everything" in text_of(explain(lab, "a"))
 
 
-def test_a_site_that_does_not_report_is_named() -> None:
+def test_a_site_that_does_not_report_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "reports_for", lambda *_: ())
     lab = passed_on()
     engine = lab.nodes["a"].site
     assert engine is not None

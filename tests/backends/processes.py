@@ -33,6 +33,16 @@ def with_mark(mark: str) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs, as far as they live."""
+    try:
+        lists = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    children = [int(child) for found in lists for child in found]
+    return [one for child in children for one in (child, *descendants(child))]
+
+
 def is_dead(pid: int) -> bool:
     """Gone, or waiting for its parent to look."""
     try:

@@ -14,7 +14,17 @@ import pytest
 
 from cheops.backends.command.runner import CommandRunner, Completed
 from cheops.backends.command.wire import CommandStatus
-from tests.backends.processes import ANYTHING, IN_SHELL, eventually, is_dead, run, soon, unique, with_mark
+from tests.backends.processes import (
+    ANYTHING,
+    IN_SHELL,
+    descendants,
+    eventually,
+    is_dead,
+    run,
+    soon,
+    unique,
+    with_mark,
+)
 from tests.support.command import ROOT
 
 # Ways to get away: in the background, into a session of its own, by a double fork, without environment.
@@ -285,3 +295,33 @@ def test_closing_leaves_neither_spawner_nor_keepers() -> None:
     pids = asyncio.run(main())
     assert len(pids) > 2
     assert not [pid for pid in pids if not is_dead(pid)]
+
+
+def test_workers_end_when_idle_and_start_again() -> None:
+    async def scenario() -> None:
+        async with CommandRunner(idle_s=0.0) as runner:
+            assert runner._spawner is not None
+            spawner = runner._spawner.pid
+            busy = [runner.run("sleep 0.1", ANYTHING, resource="counter") for _ in range(8)]
+            assert all(done.exit_code == 0 for done in await asyncio.gather(*busy))
+            await soon(lambda: not descendants(spawner), "at rest only the spawner is left")
+            assert runner._idle == []
+            done = await runner.run("echo again", ANYTHING, resource="counter")
+            assert (done.output, runner._spawner.pid) == ("again\n", spawner)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_in_use_is_kept() -> None:
+    async def scenario() -> None:
+        async with CommandRunner(idle_s=3600.0) as runner:
+            first = await runner.run("sh -c 'echo $PPID'", ANYTHING, resource="counter")
+            second = await runner.run("sh -c 'echo $PPID'", ANYTHING, resource="counter")
+            assert first.output == second.output
+            runner._idle[0].idle_since_s -= 3600.0  # as if it had been idle for so long
+            runner._end_idle()
+            assert runner._idle == []
+            third = await runner.run("sh -c 'echo $PPID'", ANYTHING, resource="counter")
+            assert third.output != first.output
+
+    asyncio.run(scenario())

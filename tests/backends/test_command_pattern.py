@@ -121,3 +121,17 @@ def test_a_line_that_makes_no_sense(line: str, problem: str) -> None:
 def test_a_pattern_that_makes_no_sense_is_refused_with_the_settings(pattern: str, problem: str) -> None:
     with pytest.raises(CommandPatternError, match=problem):
         CommandSettings(allow=(pattern,))
+
+
+def test_a_long_word_without_an_id_is_looked_at_once() -> None:
+    """The time must not grow with the square of the length: that would be half an hour here."""
+    for _ in range(20):
+        check_allowed("echo " + 99_000 * "a", in_shell("..."))
+        check_allowed("echo " + 19_000 * "__ID_", in_shell("..."))
+
+
+def test_every_word_with_an_id_of_a_shell_line_is_checked() -> None:
+    for line in ("cat /data/__ID__", "x=1;cat </data/__ID__.txt>y", "cat 'a'/data/__ID__/__ID__"):
+        check_allowed(line, in_shell("..."), "n")
+        with pytest.raises((CommandNotAllowedError, CommandLineError)):
+            check_allowed(line, in_shell("..."), "../n")

@@ -292,7 +292,7 @@ BAD_TYPES = [
         "{rest: x}",
         (
             ".rest: unknown key; did you mean 'reset'? Known here: allow, backend, checkpoint, cwd, decompose, "
-            "env, limits, logic, matrix, max_output, no_new_privileges, on_error and 11 more"
+            "env, limits, logic, matrix, max_output, no_new_privileges, on_error and 12 more"
         ),
     ),
     ("{parallel: maybe}", ".parallel: expected true or false (without quotes), found 'maybe'"),

@@ -90,3 +90,26 @@ def test_a_site_that_cannot_undo_what_lost_its_effect_says_so_after_a_restart_to
     lab.run()
     assert lab.states("n", "ab") == [(("a", "1"), ("b", "5")), (("b", "5"),)]
     assert [lab.status(site, "n").overall for site in "abc"] == [Overall.DIVERGED] * 3
+
+
+def test_two_halves_that_cannot_outvote_each_other_all_say_that_they_differ() -> None:
+    """b and c have sealed the resource, and add a and d, which have begun another one of its name."""
+    lab = Lab("abcd", seal_after=1)
+    lab.make("n", COUNTER, "bc", checkpoint=None, policy=Policy())
+    for number in range(6):
+        lab.submit("b", "n", f"set {number}")
+        run(lab, 1)
+    lab.partition("ad", "bc")
+    lab.move("b", "n", "abcd")
+    run(lab, 2)
+    lab.make("n", COUNTER, "abcd", checkpoint=None, policy=Policy())
+    lab.submit("a", "n", "set 50")
+    run(lab, 1)
+    lab.submit("d", "n", "inc 1")
+    run(lab, 1)
+    lab.heal()
+    run_on(lab, 20)
+    assert lab.states("n", "abcd") == [51, 5, 5, 51]
+    for site in "abcd":
+        assert lab.status(site, "n").overall is Overall.DIVERGED, site
+    assert "a and d refuse operations that b has" in lab.status("b", "n").drift

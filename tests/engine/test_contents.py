@@ -94,7 +94,7 @@ def test_the_proof_and_the_decision_outlive_a_crash() -> None:
 
 def test_sites_whose_contents_differ_are_not_converged_and_seal_nothing() -> None:
     lab = lab_of()
-    one, other = stolen(lab, "set 100"), stolen(lab, "set 200")
+    other, one = sorted((stolen(lab, "set 100"), stolen(lab, "set 200")), key=precedence)
     without_m(lab)
     send(lab, "a", one)
     lab.run()
@@ -104,6 +104,22 @@ def test_sites_whose_contents_differ_are_not_converged_and_seal_nothing() -> Non
     lab.run()
     assert len({lab.at(site, "n").applied.digest() for site in "ab"}) == 2
     assert all(lab.status(site, "n").overall is not Overall.CONVERGED for site in "abc")
+
+
+def test_a_digest_follows_what_failed_and_what_is_added() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    applied = lab.at("a", "n").applied
+    before, failed = applied.digest(), applied.entries[0].id
+    applied.failed[failed] = "a reason"
+    assert applied.digest() not in ("", before)
+    del applied.failed[failed]
+    assert applied.digest() == before
+    lab.submit("b", "n", "inc 2")
+    lab.run()
+    assert lab.at("a", "n").applied.digest() == lab.at("b", "n").applied.digest() != before
 
 
 def test_content_that_a_policy_refuses_does_not_stand() -> None:

@@ -179,10 +179,10 @@ def restarted(lab: Lab, site: str, *, with_reports: bool = True) -> None:
     """The site starts again, and no other is up yet. Reports too long for a ledger are not saved."""
     lab.partition("a", "b")
     lab.crash(site)
-    durable = lab.nodes[site].disk.durable
-    ledger = durable[("ledger", "n")]
+    disk = lab.nodes[site].disk
+    ledger = disk.durable[("ledger", "n")]
     if not with_reports and isinstance(ledger, Ledger):
-        durable[("ledger", "n")] = structs.replace(ledger, progress=None)
+        disk.put(structs.replace(ledger, progress=None))
     lab.restart(site)
 
 
@@ -274,7 +274,7 @@ def test_documents_from_before_states_were_saved_are_read() -> None:
     lab.crash("a")
     ledger = node.disk.durable[("ledger", "n")]
     assert isinstance(ledger, Ledger)
-    node.disk.durable[("ledger", "n")] = structs.replace(ledger, state="")
+    node.disk.put(structs.replace(ledger, state=""))
     lab.restart("a")
     load(lab, "a")
     assert saved(lab, at="a") == ["unknown"]

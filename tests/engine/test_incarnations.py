@@ -162,7 +162,8 @@ def test_a_matrix_of_the_wrong_time_is_introduced_again() -> None:
     lab.submit("a", "f", "add two", matrix=with_note("two"))
     lab.run()
     lab.at("a", "f").save_ledger(out := Effects())
-    lab.nodes["a"].disk.durable.update(out.documents)
+    for document in out.documents.values():
+        lab.nodes["a"].disk.put(document)
     cure(lab, "a")
     lab.heal()
     lab.run()
@@ -339,3 +340,22 @@ def test_nobody_says_that_a_site_skipped_what_its_lost_store_may_have_run() -> N
     assert lab.states("n", "abc") == [5, 5, 5]
     assert "a answers: a:2 is SUPERSEDED at b" in lab.output
     assert not any("a:2 is SUPERSEDED at c" in line for line in lab.output)
+
+
+def test_nobody_waits_for_ever_for_what_was_withdrawn() -> None:
+    """An operation that was issued again, and the one before it that never came."""
+    lab = lab_of()
+    backup = lab.nodes["a"].back_up()
+    lab.submit("a", "f", "add lost")
+    lab.run()
+    put_back(lab, "a", backup)
+    for line in ("add p", "add q", "add r"):
+        lab.submit("a", "f", line)
+    last = [flight for flight in lab.flights if flight.peer == "b" and flight.message.ops][-1]
+    lab.flights = [last]
+    lab.deliver(last)
+    assert [str(id_) for id_ in lab.at("b", "f").inbox.waiting] == ["a:5"]
+    lab.run()
+    assert lab.states("f", "abc") == [("x", "y", "lost", "p", "q", "r")] * 3
+    assert not lab.at("b", "f").inbox.waiting
+    assert lab.at("b", "f").state == State.CONVERGED

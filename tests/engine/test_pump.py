@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,13 +21,16 @@ from cheops.engine.events import (
     Save,
     Send,
     Stage,
+    StoreOutdated,
     Submitted,
 )
 from cheops.engine.settings import Settings
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
+from cheops.log.causality import Clock
 from cheops.log.operation import Command, Origin
 from cheops.node.pump import Pump
+from cheops.node.store_thread import StoreThread
 from cheops.store.codec import MAX_DOCUMENT_BYTES
 from cheops.store.interface import DamagedError
 from cheops.store.memory import MemoryStore
@@ -73,7 +75,7 @@ class Recorder:
 def driven(dialogue: Callable[[Pump, Recorder], Awaitable[None]]) -> None:
     async def drive() -> None:
         recorder = Recorder()
-        with ThreadPoolExecutor(1) as thread:
+        with StoreThread("store") as thread:
             pump = Pump(Site(Origin("a", "1"), Settings()), MemoryStore(), recorder, thread)
             recorder.pump = pump
             running = asyncio.ensure_future(pump.run())
@@ -139,6 +141,18 @@ def test_an_event_that_fails_does_not_end_the_pump(monkeypatch: pytest.MonkeyPat
     driven(dialogue)
 
 
+def test_who_waits_for_the_pump_gets_through_even_if_another_one_has_left() -> None:
+    async def dialogue(pump: Pump, recorder: Recorder) -> None:
+        submit(pump, "first", "one")
+        leaving, staying = (asyncio.ensure_future(pump.flushed()) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait_for(staying, 30)
+        await answered(pump, recorder, "first", Stage.DECIDED)  # the pump goes on
+
+    driven(dialogue)
+
+
 def test_a_handler_that_fails_does_not_end_the_pump() -> None:
     async def dialogue(pump: Pump, recorder: Recorder) -> None:
         def broken(_effect: Send) -> None:
@@ -176,5 +190,19 @@ def test_a_resource_that_cannot_be_loaded_is_an_error_and_no_endless_wait(monkey
         with pytest.raises(CheopsError, match="cannot be used"):
             await asyncio.wait_for(pump.replica("one"), 10)
         assert recorder.faults
+
+    driven(dialogue)
+
+
+def test_who_waits_for_a_resource_hears_that_the_site_starts_again() -> None:
+    async def dialogue(pump: Pump, _recorder: Recorder) -> None:
+        waiting = asyncio.ensure_future(pump.replica("n"))
+        await asyncio.sleep(0)
+        pump.post(StoreOutdated("b has seen a later state of it", Clock(1)))
+        late = asyncio.ensure_future(pump.replica("m"))
+        for one in (waiting, late):
+            with pytest.raises(CheopsError, match="starts again") as caught:
+                await one
+            assert caught.value.status == 503
 
     driven(dialogue)

@@ -6,8 +6,9 @@ import pytest
 
 from cheops.engine import tombstones
 from cheops.engine.events import ClientLeft, Outcome, Queried, Run, SitesRemoved
-from cheops.engine.settings import Limits
+from cheops.engine.settings import Checkpoint, Limits
 from cheops.log.causality import contains
+from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, OpId
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, FILE
@@ -34,6 +35,21 @@ def test_memory_follows_what_is_active_not_what_exists() -> None:
     lab.run()
     assert lab.states("n42", "ab") == [2, 2]
     assert [list(site.replicas) for site in sites if site] == [["n42"], ["n42"]]
+
+
+def test_many_at_rest_leave_memory_before_their_time() -> None:
+    lab = Lab("ab", resident=10)
+    for number in range(100):
+        lab.make(f"n{number}", COUNTER, "ab")
+        lab.submit("a", f"n{number}", "set 1")
+    lab.run()
+    lab.pass_time(6_000)
+    sites = [node.site for node in lab.nodes.values()]
+    assert [len(site.replicas) for site in sites if site] == [10, 10]
+    for number in range(100):
+        lab.submit("b", f"n{number}", "inc 1")
+    lab.run()
+    assert all(lab.states(f"n{number}", "ab") == [2, 2] for number in range(100))
 
 
 def test_a_restart_loads_only_what_is_not_finished() -> None:
@@ -255,3 +271,60 @@ def test_a_site_that_comes_back_by_another_beginning_takes_the_checkpoint_of_one
     lab.heal()
     run(lab, 6)
     assert lab.states("n", "abc") == [58, 58, 58]
+
+
+@pytest.mark.parametrize("checkpoint", [COUNTER.type.checkpoint, None], ids=["folded", "pruned"])
+def test_what_several_sites_sealed_orphans_also_after_one_of_them_sealed_more_alone(
+    checkpoint: Checkpoint | None,
+) -> None:
+    """A seal of one site orphans nothing. If it took the place of the other one, only the sites that have left would
+    know that what begins anew without knowledge of both has no effect."""
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "ab", checkpoint=checkpoint)
+    for number in range(10):
+        lab.submit("a", "n", f"set {number}")
+        run(lab, 1)
+    (common,) = lab.at("a", "n").history.seals
+    assert common.seal is not None
+    assert common.seal.sites == ("a", "b")
+    lab.move("a", "n", "a")
+    run(lab, 2)
+    for number in range(10):
+        lab.submit("a", "n", f"set {number}")
+        run(lab, 1)
+    newest = lab.at("a", "n").history.seals[-1]
+    assert newest.seal is not None
+    assert newest.seal.sites == ("a",)
+    lab.make("n", COUNTER, "abc")
+    lab.submit("c", "n", "set 50")  # c knows nothing of all this
+    run(lab, 6)
+    lab.move("a", "n", "abc")
+    run(lab, 6)
+    assert lab.states("n", "abc") == [9, 9, 9]
+    assert {lab.at(site, "n").history.root for site in "abc"} == {common.seal.root}
+
+
+def test_a_site_that_was_gone_when_it_left_is_told_although_the_list_that_named_it_is_forgotten() -> None:
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "abc", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    run(lab, 2)
+    lab.partition("ab", "c")
+    for site in "ab":
+        lab.take(site, SitesRemoved(frozenset("c")))
+    matrix = Matrix((*COUNTER.matrix.entries, Entry("never", "used", Result.TAKE_BOTH)))
+    lab.submit("a", "n", "set 2", matrix=matrix)  # otherwise the first operation is kept for its matrix
+    lab.move("a", "n", "ab")
+    for number in range(6):
+        lab.submit("a", "n", f"set {number}")
+        run(lab, 1)
+    for site in "ab":
+        assert not any("c" in (op.sites or ()) for op in lab.at(site, "n").history.ops.values()), "it is forgotten"
+        lab.crash(site)
+        lab.restart(site)
+        lab.take(site, SitesRemoved(frozenset("c")))
+    for site in "abc":
+        lab.take(site, SitesRemoved(frozenset(), frozenset("c")))
+    lab.heal()
+    run(lab, 6)
+    assert not lab.at("c", "n").is_involved

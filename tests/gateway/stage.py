@@ -5,6 +5,7 @@ import http.client
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -89,8 +90,8 @@ class Stage:
         return self.ports[site, service, "own"]
 
     def address(self, site: str, service: str = "image", way: str = "listen") -> tuple[str, int]:
-        host = self.rig.url(site).split("/")[2].rpartition(":")[0] if way == "listen" else "127.0.0.1"
-        return host, self.ports[site, service, way]
+        host = urlsplit(self.rig.url(site)).hostname if way == "listen" else "127.0.0.1"
+        return str(host), self.ports[site, service, way]
 
     def ask(  # noqa: PLR0913 - what a request has
         self,

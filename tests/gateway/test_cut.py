@@ -3,10 +3,11 @@
 import http.client
 import json
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.agent.rig import until
 from tests.gateway.stage import PLANES, Stage
@@ -58,5 +59,47 @@ def test_a_cut_and_its_healing(plane: str, make_wan: MakeWan, tmp_path: Any) -> 
         # The gateway believes nobody else on the network who says that a request was forwarded.
         served = ask(stage, "site1", "site2", {"Cheops-Hop": "site3"})[1]
         assert served["served_by"] == "image of site2"
+    finally:
+        stage.rig.close()
+
+
+@pytest.mark.parametrize("plane", PLANES)
+def test_requests_to_a_site_that_nobody_can_connect_to(plane: str, make_wan: MakeWan, tmp_path: Any) -> None:
+    """site2 listens on its own loopback only, as behind NAT: requests travel through the channel that it opens."""
+    sites = ("site1", "site2")
+    wan = make_wan(*sites)
+    stage = Stage(tmp_path / "rig", sites, ("image",), wan=wan, plane=plane)
+    path = stage.rig.folder("site2") / "site.yaml"
+    config = yaml.safe_load(path.read_text())
+    mesh = config["gateway"]["listen"].rpartition(":")[2]
+    config["gateway"] |= {
+        "listen": f"127.0.0.1:{mesh}",
+        "advertise": f"https://{wan.hosts['site2'].address}:{mesh}",
+    }
+    config |= {"listen": "127.0.0.1:8079", "advertise": stage.rig.url("site2")}
+    path.write_text(yaml.safe_dump(config))
+    try:
+        for site in sites:
+            stage.rig.start_beside(
+                site, [sys.executable, "-m", "tests.gateway.serve", f"image of {site}", str(stage.own(site))]
+            )
+        stage.rig.start()
+        until(lambda: ask(stage, "site1", "site2")[0] == 200, f"for site2 to serve:\n{stage.rig.log('site1')}")
+        for _ in range(20):
+            status, told, _headers = ask(stage, "site1", "site2")
+            assert (status, told["served_by"]) == (200, "image of site2")
+        assert ask(stage, "site2", "site1")[1]["served_by"] == "image of site1"
+        assert ask(stage, "site1", "site2 ; site1")[1]["served_by"] == "image of site2"
+        wan.cut("site1", "site2")
+
+        def served_by() -> str | None:
+            # A request that is under way when its site goes down may end without a response.
+            with suppress(http.client.HTTPException):
+                return str(ask(stage, "site1", "site2 ; site1")[1].get("served_by"))
+            return None
+
+        until(lambda: served_by() == "image of site1", "for the cut")
+        wan.heal()
+        until(lambda: served_by() == "image of site2", "for the channel to be back")
     finally:
         stage.rig.close()

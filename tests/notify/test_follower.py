@@ -92,7 +92,8 @@ def test_a_draft_is_told_when_it_is_kept_and_in_its_turn(world: World) -> None:
         ("accepted", "site1:2", "PENDING"),
         ("void", "site1:2", "VOID"),
     ]
-    assert world.settle(site1=0, site2=0) == ["site1:2"], "no summary before its verdict"
+    assert world.settle(site1=0, site2=0) == [], "this site may still finish the first one"
+    assert world.settle(site1=2, site2=0) == ["site1:2"], "no summary before its verdict"
 
 
 def test_a_draft_beside_what_must_be_looked_up_is_told(world: World) -> None:
@@ -225,6 +226,21 @@ def test_what_has_no_effect_anywhere_is_summed_up_at_once(world: World) -> None:
     world.save(operation(1, verdict=Verdict.VOID, why="exit code 7"))
     summary = world.events[-1]
     assert (summary.status, summary.results[0].detail) == (Status.VOID, "exit code 7")
+    assert not world.waiting.resources
+
+
+def test_what_has_no_effect_does_not_overtake_what_is_finished_before(world: World) -> None:
+    """Also if its commit comes before the first of them is examined, and over a crash."""
+    for seq in (1, 2, 4):
+        if seq == 4:
+            world.save(operation(3, verdict=Verdict.VOID, why="exit code 7"))
+        world.save(*run(seq, reply(seq, OpId(HERE, seq), origin=HERE)))
+    world.crash()
+    world.start()
+    assert world.settle(site1=1, site2=1) == ["site1:1"], "examined before the others were settled"
+    assert world.settle(site1=4, site2=2) == ["site1:1", "site1:2", "site1:3"]
+    assert (world.events[-1].status, world.events[-1].results[0].detail) == (Status.VOID, "exit code 7")
+    assert world.settle(site1=4, site2=4) == [f"site1:{seq}" for seq in range(1, 5)]
     assert not world.waiting.resources
 
 

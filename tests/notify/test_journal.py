@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cheops.config.notify import EventKind
@@ -134,3 +135,16 @@ def test_a_file_that_is_no_journal_is_not_touched(tmp_path: Path, content: bytes
     with pytest.raises(StoreError, match=r"notify\.db"):
         Journal(path)
     assert path.read_bytes() == content
+
+
+def test_large_events_are_in_memory_only_up_to_a_size(tmp_path: Path) -> None:
+    large = msgspec.structs.replace(event("large"), output="x" * 1_000)
+    with closing(Journal(tmp_path / "notify.db", in_memory_bytes=10_000)) as journal:
+        for _ in range(50):
+            journal.append([large])
+        assert 8_000 < journal.tail.bytes <= 10_000
+        kept = journal.tail.after(journal.last - 8, 100)
+        assert kept == journal.after(journal.last - 8, 100)
+        assert journal.tail.after(journal.last - 20, 100) is None, "these are only on the disk"
+        journal.append([event("small")])
+        assert journal.tail.bytes <= 10_000

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cheops.config.notify import EventKind
 from cheops.engine.events import Notify, PeerDown, PeerUp
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
@@ -19,7 +20,7 @@ from cheops.notify.follower import Follower
 from cheops.notify.journal import Journal
 from cheops.notify.observer import EngineObserver
 from cheops.notify.summaries import delivery_state
-from cheops.store.interface import StoreError
+from cheops.store.interface import DamagedError, StoreError
 from cheops.store.memory import MemoryStore
 from tests.notify.documents import HERE, THERE, operation
 
@@ -30,9 +31,12 @@ class Engine:
     def __init__(self) -> None:
         self.one = Replica("n", HERE, lambda _hash: Matrix(), Limits())
         self.site = cast("Any", SimpleNamespace(replicas={"n": self.one}))
+        self.damaged = Replica("damaged", HERE, lambda _hash: Matrix(), Limits())
 
     async def replica(self, resource: str, *, refresh: bool = False) -> Replica:
         del refresh
+        if resource == "damaged":
+            raise DamagedError("store.db", resource, ["op/damaged/site1/aaa/1"])
         assert resource == "n"
         return self.one
 
@@ -106,6 +110,20 @@ def test_what_could_not_be_written_is_written_later(world: World) -> None:
     world.broken = False
     world.looks.add_peer_event(PeerUp("site2", "x"))
     assert world.look() == ["site-down", "site-up", "site1:1"]
+
+
+def test_a_resource_that_cannot_be_loaded_holds_up_no_other_event(world: World) -> None:
+    before = world.journal.note("examined")
+    world.looks.mark(["damaged"], 1)
+    world.looks.add_notice(Notify("damaged", EventKind.DAMAGED, None, "damaged", "damaged"))
+    world.engine.beat(1)
+    assert world.look() == ["damaged", "site1:1"]
+    assert world.journal.note("examined") == before  # after a crash, it must be examined again
+    world.engine.site.replicas["damaged"] = world.engine.damaged
+    world.looks._poll()
+    world.looks.add_peer_event(PeerDown("site2"))
+    assert world.look()[2:] == ["site-down"]
+    assert world.journal.note("examined") == 1
 
 
 def test_a_site_that_goes_down_is_reported_with_the_reason(world: World) -> None:

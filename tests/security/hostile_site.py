@@ -1,6 +1,6 @@
 """A stolen site as a tool: a real peer with a real certificate, which answers as a site does and lies as it is told.
 
-It listens at the address of its site, over mutual TLS: heartbeats are answered, messages are taken and kept, files are
+It listens at the address of its site, for channels over mutual TLS: heartbeats are answered, messages are taken and kept, files are
 served as an attack wants. So honest sites see it up, and share resources with it. Each attack is a method; its
 docstring says what the thief tries. What a thief signs is signed with the key of its own site: other keys it has not.
 
@@ -13,9 +13,8 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from collections.abc import Awaitable, Callable, Iterable
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,22 +27,26 @@ from cheops.engine.documents import Base, Document, Message, Snapshot, key_of
 from cheops.log.operation import Command, Kind, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb import documents as couch
+from cheops.peers.frames import Answer
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, SiteRecord
 from cheops.peers.prober import PROBE_PATH
 from cheops.peers.proofs import decision_content, record_content
+from cheops.peers.requests import RequestKind
+from cheops.peers.streams import IncomingRequest
 from cheops.security.certificates import dns_name, fingerprint
 from cheops.security.keyring import KeyFolder, load_key_folder
-from cheops.security.tls import client_context, server_context
+from cheops.security.tls import ServerContext, client_context
 from cheops.store import codec
 from tests.agent.rig import until
 from tests.security.honest_sites import NAMES, STOLEN, HonestSites
 from tests.security.rogue import Rogue, signed
 from tests.security.sites import states
+from tests.support.channel_server import ChannelServer
 
 INCARNATION = "rogue"
 HIGHEST = 2**53 - 1  # the greatest number that the format has
 JSON = {"Content-Type": "application/json"}
-Served = Callable[[BaseHTTPRequestHandler], None]
+Served = Callable[[IncomingRequest], Awaitable[None]]
 
 
 def now_ms() -> int:
@@ -51,16 +54,8 @@ def now_ms() -> int:
 
 
 def envelope(site: str, messages: Iterable[Message]) -> bytes:
-    """Messages as `links.pack` has them, whatever they hold."""
-    docs: dict[str, msgspec.Raw] = {}
-    parts = []
-    for message in messages:
-        own: tuple[Document, ...] = (*message.matrices, *message.ops, *message.replies)
-        raws = {codec.id_of(key_of(document)): raw_document(document) for document in own}
-        docs |= raws
-        bare = replace(message, ops=(), replies=(), matrices=())
-        parts.append({"message": msgspec.Raw(codec._encoder.encode(bare)), "ids": list(raws)})
-    return msgspec.json.encode({"docs": list(docs.values()), "cheops": {"site": site, "messages": parts}})
+    """Messages as `links.pack` has them, whatever they hold: nothing is checked there."""
+    return links.pack(site, messages)
 
 
 def raw_document(document: Document) -> msgspec.Raw:
@@ -85,12 +80,31 @@ class HostileSite(Rogue):
         self._folder_path = honest.rig.folder(name) / "tls"
         self._revision = now_ms()
         super().__init__(honest.rig, load_key_folder(self._folder_path))
-        self._server = _Server(self)
+        # Mutual TLS, as agents have it.
+        self._context = ServerContext(self.folder, lambda *_: None)
+        address = urlsplit(self.rig.url(self.name))
+        host, port = str(address.hostname), address.port or 0
+        self._server = ChannelServer(
+            self.name, host, port, self._answer, lambda _kind, body: self.take_messages(body), self._context.context
+        )
 
     def close(self) -> None:
         self._close_connections()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
+
+    async def _answer(self, request: IncomingRequest) -> None:
+        kind, name = request.opening.kind, ""
+        body = await request.body.read(10_000_000)
+        if kind == RequestKind.HEARTBEAT:
+            request.respond(Answer(200, self.answer_to(body)))
+            return
+        if kind == RequestKind.FILE:
+            name = body.decode()
+            self.asked_files.append(name)
+        if serve := self.files.get(name):
+            await serve(request)
+        else:
+            request.respond(Answer(404, b"{}"))
 
     def take_new_keys(self) -> None:
         """Its operator gave it new keys and a new certificate; those from before are worth nothing any more."""
@@ -104,7 +118,8 @@ class HostileSite(Rogue):
         """From now on, these keys and this certificate."""
         self.folder = folder
         self._close_connections()
-        self._server.context = server_context(folder)
+        self._context.replace(folder)
+        self._server.cut()
 
     @property
     def origin(self) -> Origin:
@@ -410,9 +425,7 @@ class HostileSite(Rogue):
         )
         for name in NAMES:
             self.post(name, Message(page, escape, digest=escape, wanted=(escape,)))
-            self.ask(
-                name, "POST", f"/{links.MESSAGES_PATH}", json.dumps({"docs": [{"_id": escape}], "cheops": 1}).encode()
-            )
+            self.ask(name, "POST", f"/{links.MESSAGES_PATH}", msgspec.msgpack.encode([self.name, [escape.encode()], 1]))
             self.ask(name, "GET", "/peer/files/%1b%5b31m")
 
     # -- attacks with heartbeats -------------------------------------------------------------------------------
@@ -463,68 +476,6 @@ class HostileSite(Rogue):
         messages = links.unpack(body).messages
         with self._lock:
             self.received += messages
-
-
-class _Server(ThreadingHTTPServer):
-    """Mutual TLS, as agents have it."""
-
-    daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, site: HostileSite) -> None:
-        self.site = site
-        self.context = server_context(site.folder)
-        address = urlsplit(site.rig.url(site.name))
-        super().__init__((str(address.hostname), address.port or 0), _Handler)
-        Thread(target=self.serve_forever, daemon=True).start()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own: a slow handshake must not hold up others."""
-        with contextlib.suppress(OSError):
-            request.settimeout(60)
-            with self.context.wrap_socket(request, server_side=True) as connection:
-                super().finish_request(connection, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Honest agents may end a connection at any time."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        if self.path == f"/{PROBE_PATH}":
-            self.reply(200, self.server.site.answer_to(body))
-        elif self.path == f"/{links.MESSAGES_PATH}":
-            self.server.site.take_messages(body)
-            self.reply(201)
-        else:
-            self.reply(404, b"{}")
-
-    def do_GET(self) -> None:
-        site, (_, _, kind, *name) = self.server.site, [*self.path.split("/"), ""]
-        if kind == "files" and name[0]:
-            site.asked_files.append(name[0])
-            if serve := site.files.get(name[0]):
-                with contextlib.suppress(OSError):
-                    serve(self)
-                self.close_connection = True
-                return
-        self.reply(404, b"{}")
-
-    def reply(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Not to the terminal."""
 
 
 @contextlib.contextmanager

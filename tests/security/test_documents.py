@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 
 from cheops.engine.contents import EQUIVOCATION
@@ -115,13 +116,14 @@ def test_what_no_correct_site_sends_costs_its_sender_that_document(rig: Rig, thi
 def test_one_unreadable_document_does_not_cost_the_others(rig: Rig, thief: Rogue) -> None:
     first = begun(rig, "mixed")
     good = thief.operation(first, ADD)
-    body = json.loads(links.pack("site3", [Message("mixed", "rogue", (good,))]))
-    body["docs"].append({"_id": "op/mixed/site3/rogue/2", "_rev": "1-0", "doc": "op", "seq": -1})
-    body["cheops"]["messages"][0]["ids"].append("op/mixed/site3/rogue/2")
+    site, documents, parts = msgspec.msgpack.decode(links.pack("site3", [Message("mixed", "rogue", (good,))]))
+    documents.append(b'{"doc": "op", "seq": -1}')
+    parts[0][1].append(1)
+    body = msgspec.msgpack.encode([site, documents, parts])
     before = refused(rig, "site2", INVALID)
     headers = {"Content-Type": "application/json"}
     path = f"/{links.MESSAGES_PATH}"
-    sent = answer(rig, "site2", client_context(thief.folder), "POST", path, body=json.dumps(body), headers=headers)
+    sent = answer(rig, "site2", client_context(thief.folder), "POST", path, body=body, headers=headers)
     assert sent[0] == 201
     until(lambda: sizes(rig, "mixed") == [2] * 3, "for the good one to run everywhere")
     assert refused(rig, "site2", INVALID) > before

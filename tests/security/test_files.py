@@ -1,7 +1,6 @@
 """Files of operations: what a site that sends one can do to the site that fetches it, and who can read them."""
 
 import asyncio
-import gzip
 import hashlib
 import os
 import socket
@@ -9,22 +8,23 @@ import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from cheops.engine.documents import Message
 from cheops.errors import CheopsError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, FileRef, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.peers.channel_pool import ChannelPool
 from cheops.peers.client import PeerClient
 from cheops.peers.files import WRONG_FILE, FileFetcher
+from cheops.peers.frames import Answer
 from cheops.peers.links import pack
+from cheops.peers.requests import RequestKind
+from cheops.peers.streams import IncomingRequest
 from cheops.security.audit import AuditWriter
 from cheops.security.refusals import AGAINST_POLICY, RefusalLog, Refusals
 from cheops.store.files import FileStore, make_private
@@ -33,59 +33,42 @@ from tests.agent.rig import RefusedByAgentError, Rig
 from tests.agent.rig import until as until_true
 from tests.security.clients import configure
 from tests.security.sites import refused
+from tests.support.channel_server import ChannelServer, send_slowly
+from tests.support.ports import free_port
 
 CONTENT = b"page one\n" * 1_000
 FILE = FileRef("page", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[IncomingRequest], Awaitable[None]]
 
 
 # -- what sites send ---------------------------------------------------------------------------------------
 
 
-async def honest(request: web.Request) -> web.StreamResponse:
-    start = int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
-    return web.Response(body=CONTENT[start:], status=206 if start else 200)
+async def honest(request: IncomingRequest) -> None:
+    request.respond(Answer(200, CONTENT[request.opening.offset :], size=len(CONTENT)))
 
 
-async def endless(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    try:
-        while True:
-            await response.write(b"x" * 65_536)
-            await asyncio.sleep(0)  # the reader is in the same event loop
-    except ConnectionError:
-        return response
+async def endless(request: IncomingRequest) -> None:
+    request.respond(Answer(200, size=FILE.size), end=False)
+    await send_slowly(request, b"x" * 65_536, 0)
 
 
-async def compressed(_request: web.Request) -> web.StreamResponse:
-    """Much more than its Content-Length says, once it is decompressed."""
-    body = gzip.compress(b"\0" * 100_000_000)[: FILE.size].ljust(FILE.size, b"\0")
-    return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+async def wrong(request: IncomingRequest) -> None:
+    request.respond(Answer(200, b"y" * FILE.size, size=FILE.size))
 
 
-async def wrong(_request: web.Request) -> web.StreamResponse:
-    return web.Response(body=b"y" * FILE.size)
+async def longer(request: IncomingRequest) -> None:
+    request.respond(Answer(200, CONTENT + b"more", size=len(CONTENT) + 4))
 
 
-async def longer(_request: web.Request) -> web.StreamResponse:
-    return web.Response(body=CONTENT + b"more")
+async def missing(request: IncomingRequest) -> None:
+    request.respond(Answer(404))
 
 
-async def missing(_request: web.Request) -> web.StreamResponse:
-    return web.Response(status=404)
-
-
-async def dripping(request: web.Request) -> web.StreamResponse:
+async def dripping(request: IncomingRequest) -> None:
     """A wrong byte at a time, so that the transfer never ends by itself."""
-    response = web.StreamResponse(headers={"Content-Length": str(FILE.size)})
-    await response.prepare(request)
-    try:
-        while True:
-            await response.write(b"?")
-            await asyncio.sleep(0.01)
-    except ConnectionError:
-        return response
+    request.respond(Answer(200, size=FILE.size), end=False)
+    await send_slowly(request, b"?", 0.01)
 
 
 class Scene:
@@ -102,37 +85,36 @@ class Scene:
 
     @asynccontextmanager
     async def fetcher(self, turn_s: float = 60.0, **handlers: Handler) -> AsyncIterator[FileFetcher]:
-        addresses, runners = {}, []
+        addresses, servers = {}, []
         for site, handler in handlers.items():
 
-            async def counted(request: web.Request, site: str = site, handler: Handler = handler) -> web.StreamResponse:
+            async def counted(request: IncomingRequest, site: str = site, handler: Handler = handler) -> None:
                 self.requests.append(site)
-                return await handler(request)
+                await handler(request)
 
-            app = web.Application()
-            app.router.add_get("/peer/files/{hash}", counted)
-            runner = web.AppRunner(app, shutdown_timeout=0.1)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            runners.append(runner)
-            addresses[site] = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with aiohttp.ClientSession() as session:
-            fetcher = FileFetcher(
-                self.files,
-                PeerClient(session, addresses.get),
-                RefusalLog(self.refusals, self._audit),
-                lambda _hash: self.needed,
-                self.forgotten.__contains__,
-                own="here",
-                most_bytes=1_000_000,
-                turn_s=turn_s,
-            )
-            try:
-                yield fetcher
-            finally:
-                fetcher.close()
-                for runner in runners:
-                    await runner.cleanup()
+            port = free_port()
+            servers.append(ChannelServer(site, "127.0.0.1", port, counted))
+            addresses[site] = f"http://127.0.0.1:{port}"
+        log = RefusalLog(self.refusals, self._audit)
+        http = PeerClient(cast("aiohttp.ClientSession", None), addresses.get)
+        pool = ChannelPool("here", http, None, lambda *_: None, lambda: 0, log)
+        fetcher = FileFetcher(
+            self.files,
+            pool,
+            log,
+            lambda _hash: self.needed,
+            self.forgotten.__contains__,
+            own="here",
+            most_bytes=1_000_000,
+            turn_s=turn_s,
+        )
+        try:
+            yield fetcher
+        finally:
+            fetcher.close()
+            pool.close()
+            for server in servers:
+                server.close()
 
     def parts(self) -> list[str]:
         return sorted(path.name for path in self.files.folder.iterdir() if path.name != FILE.hash)
@@ -159,7 +141,7 @@ async def fetched(scene: Scene, fetcher: FileFetcher, *sites: str) -> None:
     await until(lambda: not scene.parts())
 
 
-@pytest.mark.parametrize("hostile", [endless, compressed, wrong])
+@pytest.mark.parametrize("hostile", [endless, wrong])
 def test_a_site_that_sends_something_else_is_refused_and_not_asked_again(scene: Scene, hostile: Handler) -> None:
     async def play() -> None:
         async with scene.fetcher(rogue=hostile) as fetcher:
@@ -175,7 +157,7 @@ def test_a_site_that_sends_something_else_is_refused_and_not_asked_again(scene: 
     assert not scene.files.has(FILE.hash)
 
 
-@pytest.mark.parametrize("hostile", [endless, compressed, wrong, longer, missing])
+@pytest.mark.parametrize("hostile", [endless, wrong, longer, missing])
 def test_an_honest_site_still_delivers(scene: Scene, hostile: Handler) -> None:
     async def play() -> None:
         async with scene.fetcher(rogue=hostile, origin=honest) as fetcher:
@@ -383,23 +365,6 @@ THIEF = Origin("thief", "1")
 MIB = 1024 * 1024
 
 
-class _Endless(BaseHTTPRequestHandler):
-    """A site that was stolen: whatever it is asked for, it sends bytes until nobody reads any more."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(200)
-        self.end_headers()
-        with suppress(OSError):
-            while True:
-                self.wfile.write(b"x" * 65_536)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the standard library names it
-        del format, args
-
-
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """One site, with little room for files, and one that is only a server."""
@@ -439,12 +404,19 @@ def stored(rig: Rig) -> list[Path]:
 
 def test_a_file_without_an_end_costs_its_sender_a_refusal(rig: Rig) -> None:
     host, port = rig.url("thief").partition("://")[2].split(":")
-    with ThreadingHTTPServer((host, int(port)), _Endless) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        send(rig, stolen("endless", FileRef("f", "a" * 64, 1_000)))
-        until_true(lambda: refused(rig, "site1", WRONG_FILE), f"for the refusal:\n{rig.log('site1')}")
-        server.shutdown()
-    assert _Endless.asked.count(f"/peer/files/{'a' * 64}") == 1
+    asked = []
+
+    async def endless_file(request: IncomingRequest) -> None:
+        if request.opening.kind == RequestKind.FILE:
+            asked.append(request.opening.body)
+            request.respond(Answer(200, size=1_000), end=False)
+            await send_slowly(request, b"x" * 65_536, 0)
+
+    server = ChannelServer("thief", host, int(port), endless_file)
+    send(rig, stolen("endless", FileRef("f", "a" * 64, 1_000)))
+    until_true(lambda: refused(rig, "site1", WRONG_FILE), f"for the refusal:\n{rig.log('site1')}")
+    server.close()
+    assert asked == [b"a" * 64]
     until_true(lambda: not stored(rig), "for the rest to be deleted")
     assert rig.exec("site1", "fine", "set", "touch __ID__", sites="site1")[0]["Status"] == "OK"
 

@@ -1,48 +1,35 @@
 """Another site answers nonsense, deep JSON, or without end: whoever asked is told, and this agent goes on."""
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from cheops.peers.frames import Answer
+from cheops.peers.requests import RequestKind
+from cheops.peers.streams import IncomingRequest
 from tests.agent.rig import Rig
+from tests.support.channel_server import ChannelServer
 
 DEEP = b'{"a":' * 50_000
 ENDLESS = b"endless"
 
 
-class Thief(BaseHTTPRequestHandler):
+class Thief:
     """Answers every request with the same bytes, or never stops."""
 
-    protocol_version = "HTTP/1.1"
     body = b"{}"
     status = 200
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        body = self.body
-        self.send_response(self.status)
-        self.send_header("Content-Type", "application/json")
-        if body == ENDLESS:
-            self.send_header("Connection", "close")
-            self.end_headers()
-            with suppress(OSError):
-                for _ in range(2_000):
-                    self.wfile.write(b"[" * 65_536)
-            self.close_connection = True
-            return
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    do_GET = do_POST  # noqa: N815 - so it is called
-
-    def log_message(self, *_: Any) -> None: ...
+async def answer(request: IncomingRequest) -> None:
+    if request.opening.kind == RequestKind.HEARTBEAT or Thief.body != ENDLESS:
+        request.respond(Answer(Thief.status, Thief.body))
+        return
+    request.respond(Answer(Thief.status), end=False)
+    for _ in range(2_000):
+        await request.write(b"[" * 65_536)
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +43,10 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     }
     rig = Rig(tmp_path_factory.mktemp("hostile"), types, ("here", "thief"))
     address = urlsplit(rig.url("thief"))
-    server = ThreadingHTTPServer((str(address.hostname), address.port or 0), Thief)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = ChannelServer("thief", str(address.hostname), address.port or 0, answer)
     rig.start("here")
     yield rig
-    server.shutdown()
-    server.server_close()
+    server.close()
     rig.close()
 
 

@@ -3,10 +3,12 @@
 import json
 from functools import partial
 
+import msgspec
 import pytest
 
 from cheops.engine.documents import Message
 from cheops.log.operation import Command
+from cheops.store import codec
 from tests.agent.rig import RefusedByAgentError, until
 from tests.security.honest_sites import EVERYWHERE, NAMES, STOLEN, WITH_STOLEN, HonestSites
 from tests.security.hostile_site import INCARNATION, HostileSite, envelope, raw_document
@@ -183,23 +185,17 @@ def _have_all(honest: HonestSites, page: str, line: str) -> bool:
 
 def test_a_bad_document_costs_that_document_alone(honest: HonestSites, thief: HostileSite) -> None:
     page = thief.shared_page("batch")
-    rotten = (
-        raw_document(thief.line(page, "rotten", seq=2)),
-        b'{"_id": "op/x/y/z/1", "_rev": "1-0", "doc": "op"}',
-        b'{"_id": 7}',
-        b"[]",
-    )
+    changed = json.loads(codec.stored_form(thief.line(page, "rotten", seq=2)))
+    changed["payload"]["line"] = "add-line pages/__ID__ changed"
+    rotten = (json.dumps(changed).encode(), b'{"doc": "op"}', b'{"doc": 7}', b"[]", b"\xff", b"")
     for number, document in enumerate(rotten, 1):
         good = thief.line(page, f"good-{number}", seq=number)
-        body = json.loads(envelope(thief.name, [Message(page, INCARNATION, (good,))]))
-        changed = json.loads(bytes(document))
-        if isinstance(changed, dict) and "payload" in changed:
-            changed["payload"]["line"] = "add-line pages/__ID__ changed"
-        body["docs"].insert(0, changed)
-        if isinstance(changed, dict) and isinstance(changed["_id"], str):
-            body["cheops"]["messages"][0]["ids"].insert(0, changed["_id"])
+        site, documents, parts = msgspec.msgpack.decode(envelope(thief.name, [Message(page, INCARNATION, (good,))]))
+        documents.append(document)
+        parts[0][1].insert(0, 1)
+        body = msgspec.msgpack.encode([site, documents, parts])
         for name in NAMES:
-            thief.ask(name, "POST", "/peer/messages", json.dumps(body).encode(), Content_Type="application/json")
+            thief.ask(name, "POST", "/peer/messages", body, Content_Type="application/json")
         text = f"good-{number}"
         until(partial(_have_all, honest, page, text), f"for the good one of {number}")
     honest.stand(page)

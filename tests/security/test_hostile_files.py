@@ -1,16 +1,18 @@
 """A stolen site serves wrong files, asks for what is not its own, and has requests run with the rights of others."""
 
+import asyncio
 import hashlib
 import json
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from threading import Event
 from typing import Any
 
 import pytest
 
 from cheops.log.operation import Command, FileRef, Operation
+from cheops.peers.frames import Answer
+from cheops.peers.streams import IncomingRequest
 from cheops.security.certificates import dns_name
 from tests.agent.rig import until
 from tests.security.honest_sites import FILE_SIZE, NAMES, SECRET, STOLEN, WITH_STOLEN, HonestSites
@@ -30,42 +32,32 @@ class Supply:
         self.sent = 0
         self.over = Event()
 
-    def endless(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Connection", "close")
-        handler.end_headers()
+    async def endless(self, request: IncomingRequest) -> None:
+        request.respond(Answer(200, size=self.size), end=False)
+        await self._send_all(request)
+
+    async def larger(self, request: IncomingRequest) -> None:
+        request.respond(Answer(200, size=self.most), end=False)
+        await self._send_all(request)
+
+    async def _send_all(self, request: IncomingRequest) -> None:
         while self.sent < self.most and not self.over.is_set():
-            handler.wfile.write(PIECE)
+            await request.write(PIECE)
             self.sent += len(PIECE)
 
-    def larger(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(self.most))
-        handler.end_headers()
-        while self.sent < self.most and not self.over.is_set():
-            handler.wfile.write(PIECE)
-            self.sent += len(PIECE)
-
-    def wrong(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(self.size))
-        handler.end_headers()
-        handler.wfile.write(b"y" * self.size)
+    async def wrong(self, request: IncomingRequest) -> None:
+        request.respond(Answer(200, b"y" * self.size, size=self.size))
         self.sent += self.size
 
-    def slow(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(self.size))
-        handler.end_headers()
-        while not self.over.wait(0.2):
-            handler.wfile.write(b"x")
+    async def slow(self, request: IncomingRequest) -> None:
+        request.respond(Answer(200, size=self.size), end=False)
+        while not self.over.is_set():
+            await request.write(b"x")
             self.sent += 1
+            await asyncio.sleep(0.2)
 
-    def cut(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(self.size))
-        handler.end_headers()
-        handler.wfile.write(b"x" * (self.size // 2))
+    async def cut(self, request: IncomingRequest) -> None:
+        request.respond(Answer(200, b"x" * (self.size // 2), size=self.size), end=False)
         self.sent += self.size // 2
 
 
@@ -179,11 +171,8 @@ def test_a_stolen_file_name_opens_no_other_file(honest: HonestSites, thief: Host
     content = b"stolen\n"
     hash_ = hashlib.sha256(content).hexdigest()
 
-    def serve(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        handler.wfile.write(content)
+    async def serve(request: IncomingRequest) -> None:
+        request.respond(Answer(200, content, size=len(content)))
 
     thief.files[hash_] = serve
     names = ("../../stolen", "/etc/stolen", "-stolen", "a/b", ".", "..", "stolen\n", "\x1b[2J")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,19 +31,15 @@ def memory_kib(honest: HonestSites, name: str) -> int:
 
 
 def zeros(count: int) -> bytes:
-    return gzip.compress(b'{"docs":["' + b"0" * count + b'"]}')
+    return gzip.compress(b"\x93\xa5site4\x91\xc6" + count.to_bytes(4) + b"0" * count + b"\x90")
 
 
 BOMBS: dict[str, tuple[str, Callable[[], bytes], str]] = {  # made when they are sent: some take a second
     "bomb": (MESSAGES, lambda: zeros(200 * MEGABYTE), "gzip"),
     "bomb-twice": (MESSAGES, lambda: gzip.compress(zeros(20 * MEGABYTE)), "gzip, gzip"),
-    "deep": (MESSAGES, lambda: b'{"docs":' + b"[" * 200_000, ""),
-    "deep-objects": (MESSAGES, lambda: b'{"docs":[' + b'{"a":' * 100_000, ""),
-    "deep-messages": (
-        MESSAGES,
-        lambda: b'{"docs":[],"cheops":{"site":"site4","messages":[' + b'{"message":' * 50_000,
-        "",
-    ),
+    "bomb-within": (MESSAGES, lambda: zlib.compress(b"\x93\xa5site4\x91\xc6" + b"0" * (200 * MEGABYTE)), ""),
+    "deep": (MESSAGES, lambda: b"\x93\xa5site4" + b"\x91" * 200_000, ""),
+    "deep-objects": (MESSAGES, lambda: b"\x93\xa5site4\x90\x91\x94" + b"\x81\xa1a" * 100_000, ""),
     "no-text": (MESSAGES, lambda: b"\xff\xfe\x00", ""),
     "empty": (MESSAGES, lambda: b"", ""),
     "deep-beat": ("/peer/heartbeat", lambda: b"[" * 200_000, ""),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cheops.peers.links import pack
 from cheops.security.certificates import dns_name
 from cheops.security.tls import client_context
 from tests.agent.rig import Rig, until
@@ -124,8 +125,7 @@ def test_a_site_cannot_speak_as_another(rig: Rig) -> None:
     before = refused(rig, "site1", "forged sender")
     site2 = as_site(rig, "site2")
     assert probe(rig, site2, "site3") == 403
-    messages = {"docs": [], "new_edits": False, "cheops": {"site": "site3", "messages": []}}
-    sent = json.dumps(messages).encode()
+    sent = pack("site3", [])
     headers = {"Content-Type": "application/json"}
     path = "/peer/messages"
     status, said = answer(rig, "site1", site2, "POST", path, body=sent, headers=headers)

@@ -9,7 +9,7 @@ import cheops
 from cheops.api.permissions import ForbiddenError
 from cheops.errors import CheopsError, ClientError
 from cheops.peers.couchdb.requests import CouchError
-from cheops.peers.endpoint import PeerRefusedError
+from cheops.peers.requests import PeerRefusedError
 from cheops.security.refusals import reason_of
 from cheops.security.tokens import BadTokenError
 
@@ -23,6 +23,7 @@ LABELS = {
     "DamagedError": "store",
     "DiskFullError": "disk full",
     "ForgedSenderError": "forged sender",
+    "FrameError": "broken channel",
     "GraceError": "expired certificate",
     "InvalidError": "invalid",
     "InvitationError": "invitation",
@@ -41,6 +42,7 @@ LABELS = {
     "TooManyRequestsError": "rate",
     "UnauthorizedError": "no token",
     "UnitError": "unit",
+    "UnknownListError": "codec",
     "UntrustedError": "untrusted",
     "UpstreamError": "upstream",
 }

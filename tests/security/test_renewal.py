@@ -71,7 +71,7 @@ class Load:
             thread.join(60)
 
     def _run(self, what: Callable[[], None]) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(0.03):  # requests are under way most of the time, and leave others some of it
             try:
                 what()
                 self.done += 1

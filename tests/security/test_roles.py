@@ -17,7 +17,7 @@ from cheops.api.permissions import RIGHTS, right_to
 from cheops.client import AgentError
 from cheops.config.site import read_site
 from cheops.node.node import Node
-from cheops.peers.endpoint import FORMS, PREFIX, RequestKind
+from cheops.peers.requests import FORMS, PREFIX, RequestKind
 from cheops.security.principal import Reach, Role
 from tests.agent.rig import Rig, until
 from tests.security.clients import agent, ask, is_unharmed, local, made, refusals, rig_of, token

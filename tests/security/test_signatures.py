@@ -272,7 +272,7 @@ def test_an_origin_twice_in_an_unsigned_part_of_a_message_is_what_its_sender_cou
     """The vectors of a message are what its sender says of itself, to one receiver. Two numbers say what the last one
     says; the engine gets one vector, and sends on none of these bytes."""
     names = [field for field in Message.__struct_fields__ if isinstance(getattr(Message("r", "i"), field), dict)]
-    assert names == ["known", "known_replies", "replies_after", "settled", "seal_wanted"]
+    assert names == ["known", "known_replies", "replies_after", "settled", "seal_wanted", "dropped"]
     for name in names:
         honest = encode_message(Message("r", "i", **{name: {A: 7}}))  # type: ignore[arg-type]
         twice = decode_message(honest.replace(b'{"a/1":7}', b'{"a/1":9,"a/1":7}'))

@@ -30,8 +30,13 @@ def post(rig: Rig, site: str, path: str, **body: Any) -> Any:
     return json.loads(rig.request(site, "POST", f"/api/v1{path}", json.dumps(body), headers))
 
 
+def status(rig: Rig, site: str, id_: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(rig.request(site, "GET", f"/api/v1/resources/{id_}/status"))
+    return found
+
+
 def overall(rig: Rig, site: str, id_: str) -> str:
-    found: str = json.loads(rig.request(site, "GET", f"/api/v1/resources/{id_}/status"))["overall"]
+    found: str = status(rig, site, id_)["overall"]
     return found
 
 
@@ -59,7 +64,7 @@ def test_a_site_signs_what_it_made_before_it_had_a_key(make_rig: MakeRig) -> Non
 
 
 def test_sites_whose_policies_differ_say_so(make_rig: MakeRig) -> None:
-    """What one takes and another does not keeps them apart: visibly, at both, and until they agree."""
+    """What one takes and another does not keeps them apart: visibly, at all, and until they agree."""
     rig = make_rig(TYPES, "site1", "site2", "site3", secure=True)
     for name in ("site1", "site2"):
         _set_policy(rig, name, {"sites": "involved"})
@@ -77,12 +82,20 @@ def test_sites_whose_policies_differ_say_so(make_rig: MakeRig) -> None:
     assert not found["ok"]
     assert "site2:2 is waiting here for site2:1, which was refused: only site1, which made it" in found["detail"]
     assert "must be the same at all sites" in found["hint"]
-    assert overall(rig, "site3", "apart") == "DIVERGED"
-    assert overall(rig, "site1", "apart") == "CONVERGING"
+    refusing = status(rig, "site3", "apart")
+    explained = json.loads(rig.request("site3", "GET", "/api/v1/resources/apart/explain"))
+    assert (refusing["overall"], explained["overall"]) == ("DIVERGED", "DIVERGED")
+    for text in (refusing["sentence"], explained["conclusion"]):
+        assert "site2:2 is waiting here for site2:1, which was refused" in text
+        assert "applied the same operations" not in text
+    others = ("site1", "site2")  # it would not end by itself, so it is not CONVERGING there
+    until(lambda: {overall(rig, name, "apart") for name in others} == {"DIVERGED"}, "for them to hear of the refusal")
+    for name in others:
+        assert f"site3 refuses operations that {name} has" in status(rig, name, "apart")["sentence"]
     rig.stop("site3")
     _set_policy(rig, "site3", {"sites": "involved"})
     rig.start("site3")
-    until(lambda: overall(rig, "site3", "apart") == "CONVERGED", "for them to agree")
+    until(lambda: {overall(rig, name, "apart") for name in rig.names} == {"CONVERGED"}, "for them to agree")
     assert [tally(rig, name, "apart") for name in rig.names] == [2, 2, 2]
 
 

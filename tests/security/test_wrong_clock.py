@@ -17,10 +17,11 @@ from tests.security.sites import all_up
 from tests.security.test_forgery import ADD, TALLY, TYPES, tally
 
 
-@pytest.fixture(params=["-3600", "+3600"], ids=["behind", "ahead"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+@pytest.fixture(scope="module", params=["-3600", "+3600"], ids=["behind", "ahead"])
+def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Shared by the tests of a module: an agent with libfaketime takes seconds to start."""
     library = _library()
-    made = Rig(tmp_path / "rig", TYPES, ("site1", "site2", "site3"), secure=True)
+    made = Rig(tmp_path_factory.mktemp("clock") / "rig", TYPES, ("site1", "site2", "site3"), secure=True)
     try:
         made.start("site1", "site2")
         faked = {"LD_PRELOAD": library, "FAKETIME": request.param, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

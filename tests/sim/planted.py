@@ -1,42 +1,34 @@
 """Deliberate defects, to see whether the simulator would find them. They exist only here, as patches."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import (
-    admission,
-    catch_up,
-    contents,
-    exchange,
-    intake,
-    outcome,
-    replies,
-    retention,
-    scheduler,
-    snapshot,
-)
-from cheops.engine.documents import Snapshot, key_of
+from cheops.engine import admission, catch_up, exchange, outcome, replies, retention, scheduler
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
-from cheops.engine.matrices import Matrices
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
-from cheops.log import history, names, plan, policy, rules, seals
-from cheops.log.causality import Clock, Vector, contains, covers
+from cheops.log import history, plan, policy, rules
+from cheops.log.causality import Clock, Vector, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Reply, Verdict
+from cheops.log.operation import Operation, Reply, Verdict
 from cheops.log.plan import Plan
 from cheops.log.rules import Fate, Rule
-from cheops.peers.gossip import GossipState
-from cheops.peers.heartbeat import MembershipRecord
-from cheops.peers.membership import Membership
-from cheops.peers.settings import MeshSettings
-from cheops.security import signatures
-from cheops.sim import heartbeats
-from tests.sim import planted_faults, planted_http
+from cheops.sim.workload import PROFILES, Profile
+from tests.engine import (
+    test_contents,
+    test_evidence,
+    test_incarnations,
+    test_matrices_and_refusals,
+    test_retention,
+    test_running,
+    test_seal_attacks,
+)
+from tests.log import test_rules
+from tests.sim import courses, planted_faults, planted_hostile, planted_http
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -77,17 +69,15 @@ def _answer_before_save() -> AbstractContextManager[object]:
 
 @contextmanager
 def _stamp_ties_unbroken() -> Iterator[None]:
-    """As if clocks had seconds only: of two that tie, the one that comes last stays."""
+    """As if clocks had seconds only: of two that tie, each takes the other's effect."""
 
     def rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
-        found = true_rule(y, x, matrix)
         both = matrix.replaces(y.key, x.key) and matrix.replaces(x.key, y.key)
         if both and y.is_concurrent(x) and y.stamp.time_ms // 5_000 == x.stamp.time_ms // 5_000:
-            return Rule.LAST_WRITER if y.id not in arrived or x.id in arrived else None
-        return found
+            return Rule.LAST_WRITER
+        return true_rule(y, x, matrix)
 
     true_rule = rules.superseding_rule
-    arrived: set[object] = set()
     with patch.object(rules, "superseding_rule", rule):
         yield
 
@@ -152,7 +142,7 @@ def _crash_forgets_what_was_running() -> AbstractContextManager[object]:
 
 
 def _timeout_is_simply_retried() -> AbstractContextManager[object]:
-    return patch.object(outcome, "doubt", lambda *_: None)
+    return patch.object(outcome, "doubt", lambda *_, **__: None)
 
 
 def _clock_ignores_others() -> AbstractContextManager[object]:
@@ -264,228 +254,154 @@ def _forgotten_lists_never_were() -> AbstractContextManager[object]:
     return patch.object(policy, "_substitute_listing", lambda *_, **__: None)
 
 
-# -- what a hostile site could do before (see docs/simulator.md) ---------------------------------------------
+Course = Callable[[], None]  # fails with the bug, and not without
 
 
-@contextmanager
-def _ids_unchecked() -> Iterator[None]:
-    """Ids are looked at only where clients send them."""
-    with (
-        patch.object(intake, "resource_problem", lambda _id: None),
-        patch.object(intake, "_is_readable", lambda _name: True),
-        patch.object(names, "command_problem", lambda _id: None),
-    ):
-        yield
+class Histories(NamedTuple):
+    """Many of them show a bug: see `python -m tests.sim.shares`."""
 
-
-def _revocations_evicted() -> AbstractContextManager[object]:
-    """Any site makes decisions, and beyond a number of them that with the lowest stamp goes."""
-
-    def take(self: Membership, record: MembershipRecord, wall_ms: float) -> bool:
-        del wall_ms
-        before = self.of(record.name)
-        if before is not None and (record.stamp_ms, record.forgotten) <= (before.stamp_ms, before.forgotten):
-            return False
-        self._put(record)
-        if len(self._records) > self._settings.max_members:
-            oldest = min(self._records.values(), key=lambda one: one.stamp_ms)
-            del self._records[oldest.name]
-            self._news.drop(oldest.name)
-        return True
-
-    return patch.object(Membership, "take", take)
-
-
-@contextmanager
-def _decisions_unsigned() -> Iterator[None]:
-    """Any site bans any other, with a stamp that no later decision outdoes."""
-    with (
-        patch.object(heartbeats.Keys, "check_decision", lambda *_: None),
-        patch.object(MeshSettings, "latest_ms", lambda *_: float(2**53)),
-    ):
-        yield
-
-
-@contextmanager
-def _floors_believed() -> Iterator[None]:
-    """A snapshot may say that anything was forgotten, and what it leaves out goes."""
-
-    def replaced(_history: History, id_: OpId, snapshot: Snapshot, _folded: Vector) -> bool:
-        return contains(snapshot.floor, id_)
-
-    with (
-        patch.object(admission, "_snapshot_lie", lambda *_: None),
-        patch.object(snapshot, "_is_replaced", replaced),
-        patch.object(snapshot, "_reply_floor", lambda _replica, _message, taken: dict(taken.reply_floor)),
-    ):
-        yield
-
-
-def _counter_without_carry() -> AbstractContextManager[object]:
-    """A stamp with the greatest counter leaves no room for the next one."""
-
-    def tick(self: Clock, now_ms: int) -> Clock:
-        return Clock(now_ms, 0) if now_ms > self.time_ms else Clock(self.time_ms, self.counter + 1)
-
-    return patch.object(Clock, "tick", tick)
-
-
-def _records_unsigned() -> AbstractContextManager[object]:
-    """Any site says where any other is."""
-    return patch.object(GossipState, "_check_entry", lambda *_: None)
-
-
-def _files_of_any_size() -> AbstractContextManager[object]:
-    """An operation is accepted whatever the size of its files."""
-    return patch.object(admission, "files_problem", lambda *_: None)
-
-
-@contextmanager
-def _digests_without_contents() -> Iterator[None]:
-    """Operations with the same id are taken for the same."""
-    with (
-        patch.object(contents, "compare", lambda *_: ()),
-        patch.object(contents, "note_summary", lambda *_: None),
-    ):
-        yield
-
-
-def _signatures_unchecked() -> AbstractContextManager[object]:
-    """Every site speaks for every other."""
-    return patch.object(signatures.Verifier, "check", lambda *_: None)
-
-
-def _every_matrix_kept() -> AbstractContextManager[object]:
-    """Matrices that no operation names stay for good."""
-
-    def keep(self: Matrices, _replica: Replica, new: Iterable[Matrix], _ops: object, out: Effects) -> None:
-        for matrix in new:
-            self[matrix.hash] = matrix
-            out.documents[key_of(matrix)] = matrix
-
-    return patch.object(Matrices, "save_used", keep)
-
-
-# -- what seals with statements prevent ----------------------------------------------------------------------
-#
-# Not planted, because no history that was tried shows them:
-# - A site states what it has not settled (`statements._is_true`): the hostile site asks for such statements, but a seal
-#   that takes the effect of what others made is refused, also if it has them (`policy.seal_violation`).
-# - A site takes a resource that lists other sites only (`admission._absence`), or a second beginning of another type or
-#   without known sites (`policy._beginning_violation`): it shows only where a site is added to a resource whose name
-#   the hostile site took there before.
-
-
-def _seals_without_statements() -> AbstractContextManager[object]:
-    """A seal speaks for sites that have not signed it."""
-    return patch.object(intake, "without_statement", lambda _sealing: [])
-
-
-@contextmanager
-def _lone_seals_orphan_others() -> Iterator[None]:
-    """What a site sealed alone takes the effect of what other sites made. (The rule
-    of `excludes` alone was not seen to matter: such a seal is refused where the list names other sites.)"""
-
-    def excludes(by: Operation, op: Operation) -> bool:
-        if by.seal is None or op == by or contains(by.deps, op.id):
-            return False
-        return not covers(op.deps, by.seal.stable)
-
-    with (
-        patch.object(seals, "excludes", excludes),
-        patch.object(history, "excludes", excludes),
-        patch.object(admission, "seal_violation", lambda *_: None),
-    ):
-        yield
-
-
-def _checkpoints_beyond_their_seal() -> AbstractContextManager[object]:
-    """A seal is taken to cover all that its author made before it."""
-
-    def sealed(ops: Iterable[Operation]) -> Vector:
-        return {origin: n for op in ops if op.seal for origin, n in {**op.seal.stable, op.origin: op.seq}.items()}
-
-    return patch.object(retention, "sealed_by", sealed)
+    profile: Profile
+    sites: int
 
 
 class Planted(NamedTuple):
     plant: Bug
-    profile: str  # of a history that shows it at once, with its seed and its number of sites
-    seed: int
-    sites: int
+    shown_by: Histories | Course
 
 
-BUGS = {
-    "damaged documents are used": Planted(planted_faults.damage_unseen, "rot", 3, 3),
-    "an old copy goes unnoticed": Planted(planted_faults.an_old_copy_goes_unnoticed, "restored", 0, 3),
+def _histories(name: str, sites: int, **changes: Any) -> Histories:
+    """Of a profile, in which something is more frequent, or left out."""
+    return Histories(replace(PROFILES[name], **changes), sites)
+
+
+def _hostile(tactic: str, **changes: Any) -> Histories:
+    """Short ones, with a hostile site that does only this."""
+    profile = replace(PROFILES["byzantine"], tactics=frozenset({tactic}), operations=10, duration_ms=3_000)
+    return Histories(replace(profile, **changes), 4)
+
+
+# Where fewer than one history in five would show a bug, a course of events does.
+BUGS: dict[str, Planted] = {
+    "damaged documents are used": Planted(planted_faults.damage_unseen, _histories("rot", 3)),
+    "an old copy goes unnoticed": Planted(planted_faults.an_old_copy_goes_unnoticed, _histories("restored", 3)),
     "what an earlier store ran is run again": Planted(
-        planted_faults.what_an_earlier_store_ran_is_run_again, "lost", 32, 3
+        planted_faults.what_an_earlier_store_ran_is_run_again,
+        test_incarnations.test_a_new_store_resets_what_the_application_had,
     ),
-    "wrong stamps are kept": Planted(planted_faults.wrong_stamps_are_kept, "clocks", 0, 3),
-    "no causal wait": Planted(_no_causal_wait, "hostile", 5, 3),
-    "duplicates taken": Planted(_duplicates_taken, "hostile", 1, 3),
-    "save after send": Planted(_save_after_send, "crashes", 55, 3),
-    "answer before save": Planted(_answer_before_save, "crashes", 11, 3),
-    "stamp ties unbroken": Planted(_stamp_ties_unbroken, "hostile", 1, 3),
-    "replay without the base": Planted(_replay_without_the_base, "rules", 1, 3),
-    "void that supersedes": Planted(_void_that_supersedes, "hostile", 2, 3),
-    "superseded that supersedes": Planted(_superseded_that_supersedes, "crashes", 3, 3),
-    "checkpoint too early": Planted(_fold_too_early, "rules", 14, 3),
-    "prune what others lack": Planted(_prune_what_others_lack, "moving", 0, 4),
-    "undefined pairs commute": Planted(_undefined_pairs_commute, "hostile", 38, 3),
-    "crash forgets what was running": Planted(_crash_forgets_what_was_running, "crashes", 2, 3),
-    "a timeout is simply retried": Planted(_timeout_is_simply_retried, "crashes", 1, 3),
-    "the clock ignores others": Planted(_clock_ignores_others, "crashes", 0, 3),
-    "everybody hears": Planted(_everybody_hears, "rules", 2, 3),
-    "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
-    "every message clears the pacing": Planted(planted_faults.every_message_clears_the_pacing, "quiet", 22, 4),
-    "pieces are never sent again": Planted(planted_faults.pieces_are_never_sent_again, "joins", 37, 4),
-    "newcomers are taken to know everything": Planted(_newcomers_are_taken_to_know_everything, "crashes", 2, 3),
-    "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "remedies", 1, 3),
-    "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),
-    "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, "crashes", 3, 3),
-    "a new matrix is never adopted": Planted(_new_matrix_never_adopted, "rules", 45, 3),
-    "what was superseded before is judged anew": Planted(_settled_fates_judged_anew, "rules", 21, 3),
-    "settled means passed over": Planted(_settled_means_passed_over, "hostile", 0, 3),
-    "copies stay": Planted(_copies_stay, "moving", 7, 4),
-    "nobody vouches": Planted(_nobody_vouches, "policed", 70, 4),
-    "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 131, 4),
-    "ids are not checked": Planted(_ids_unchecked, "byzantine", 3, 5),
-    "revocations are evicted": Planted(_revocations_evicted, "byzantine", 1006, 5),
-    "decisions are not signed": Planted(_decisions_unsigned, "byzantine", 6, 5),
-    "floors are believed": Planted(_floors_believed, "byzantine", 67, 5),
-    "the counter does not carry": Planted(_counter_without_carry, "byzantine", 46, 5),
-    "site records are not signed": Planted(_records_unsigned, "byzantine", 6, 5),
-    "files of any size": Planted(_files_of_any_size, "byzantine", 537, 5),
-    "digests without contents": Planted(_digests_without_contents, "byzantine", 21, 5),
-    "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
-    "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
-    "seals without statements": Planted(_seals_without_statements, "byzantine", 636, 5),
-    "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 55, 5),
-    "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "members", 2, 5),
-    "silence means lacking": Planted(planted_faults.silence_means_lacking, "hostile", 4, 3),
-    "an earlier incarnation's view is kept": Planted(planted_faults.earlier_views_kept, "reborn", 0, 3),
+    "wrong stamps are kept": Planted(planted_faults.wrong_stamps_are_kept, _histories("clocks", 3)),
+    "no causal wait": Planted(_no_causal_wait, _histories("hostile", 3)),
+    "duplicates taken": Planted(_duplicates_taken, _histories("hostile", 3)),
+    "save after send": Planted(_save_after_send, courses.a_crash_before_each_save),
+    "answer before save": Planted(_answer_before_save, courses.a_crash_before_each_save),
+    "stamp ties unbroken": Planted(_stamp_ties_unbroken, courses.two_sets),
+    "replay without the base": Planted(_replay_without_the_base, _histories("rules", 3)),
+    "void that supersedes": Planted(_void_that_supersedes, _histories("hostile", 3)),
+    "superseded that supersedes": Planted(_superseded_that_supersedes, courses.a_set_that_a_deletion_beats),
+    "checkpoint too early": Planted(_fold_too_early, courses.a_site_that_has_not_run_what_it_knows),
+    "prune what others lack": Planted(_prune_what_others_lack, _histories("moving", 4)),
+    "undefined pairs commute": Planted(_undefined_pairs_commute, courses.two_lines),
+    "crash forgets what was running": Planted(_crash_forgets_what_was_running, _histories("crashes", 3)),
+    "a timeout is simply retried": Planted(_timeout_is_simply_retried, _histories("crashes", 3)),
+    "the clock ignores others": Planted(_clock_ignores_others, _histories("crashes", 3)),
+    "everybody hears": Planted(_everybody_hears, _histories("rules", 3)),
+    "nothing is sent again": Planted(_never_sent_again, _histories("crashes", 3)),
+    "every message clears the pacing": Planted(
+        planted_faults.every_message_clears_the_pacing,
+        _histories("quiet", 4, tiny=1, site_changes=0.2, operations=120, resources=1),
+    ),
+    "pieces are never sent again": Planted(
+        planted_faults.pieces_are_never_sent_again, courses.a_lost_piece_of_a_snapshot
+    ),
+    "newcomers are taken to know everything": Planted(
+        _newcomers_are_taken_to_know_everything, _histories("crashes", 3)
+    ),
+    "a failure elsewhere is passed over": Planted(
+        _failure_elsewhere_is_passed_over, test_running.test_on_error_runs_where_it_failed
+    ),
+    "own operations run twice": Planted(_own_drafts_run_twice, _histories("crashes", 3)),
+    "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, _histories("crashes", 3)),
+    "a new matrix is never adopted": Planted(
+        _new_matrix_never_adopted, test_matrices_and_refusals.test_the_newest_matrix_is_adopted_everywhere_and_asked_for
+    ),
+    "what was superseded before is judged anew": Planted(
+        _settled_fates_judged_anew,
+        _histories("rules", 3, matrix_changes=0.3, apps=("file",), operations=80, partitions=8),
+    ),
+    "settled means passed over": Planted(_settled_means_passed_over, _histories("hostile", 3)),
+    "copies stay": Planted(_copies_stay, _histories("moving", 4)),
+    "nobody vouches": Planted(_nobody_vouches, courses.an_operation_under_a_list_from_before_a_site_joined),
+    "forgotten lists never were": Planted(_forgotten_lists_never_were, courses.an_operation_under_a_forgotten_list),
+    "ids are not checked": Planted(planted_hostile.ids_unchecked, _hostile("bad id")),
+    "revocations are evicted": Planted(planted_hostile.revocations_evicted, _hostile("many decisions")),
+    "decisions are not signed": Planted(planted_hostile.decisions_unsigned, _hostile("invented decisions")),
+    "floors are believed": Planted(planted_hostile.floors_believed, courses.a_snapshot_that_hides_an_operation),
+    "the counter does not carry": Planted(planted_hostile.counter_without_carry, courses.the_greatest_counter),
+    "site records are not signed": Planted(planted_hostile.records_unsigned, _hostile("addresses")),
+    "files of any size": Planted(planted_hostile.files_of_any_size, courses.a_file_that_is_too_large),
+    "digests without contents": Planted(
+        planted_hostile.digests_without_contents, test_contents.test_a_site_that_ran_the_wrong_one_replays_from_a_base
+    ),
+    "signatures are not checked": Planted(
+        planted_hostile.signatures_unchecked, _hostile("forge", operations=40, duration_ms=5_000)
+    ),
+    "every matrix is kept": Planted(planted_hostile.every_matrix_kept, _hostile("matrices")),
+    "seals without statements": Planted(planted_hostile.seals_without_statements, courses.a_seal_that_nobody_signed),
+    "seals of one site orphan others": Planted(
+        planted_hostile.lone_seals_orphan_others,
+        test_seal_attacks.test_a_seal_that_comes_after_a_list_that_is_known_does_not_orphan_what_others_made,
+    ),
+    "checkpoints beyond their seal": Planted(
+        planted_hostile.checkpoints_beyond_their_seal, courses.an_operation_between_the_statements_and_the_seal
+    ),
+    "silence means lacking": Planted(
+        planted_faults.silence_means_lacking, test_evidence.test_after_a_rest_a_site_that_is_cut_off_has_what_it_had
+    ),
+    "absence means done": Planted(planted_faults.absence_means_done, _histories("joins", 4)),
+    "an earlier incarnation's view is kept": Planted(planted_faults.earlier_views_kept, _histories("reborn", 3)),
     "forgotten before the superseder is known": Planted(
-        planted_faults.forgotten_before_the_superseder_is_known, "members", 36, 4
+        planted_faults.forgotten_before_the_superseder_is_known, courses.a_superseder_that_is_withdrawn
     ),
-    "leavers are never told": Planted(planted_faults.leavers_never_told, "moving", 0, 4),
-    "interrupted replays are forgotten": Planted(planted_faults.interrupted_replays_forgotten, "remedies", 4, 3),
-    "checkpoints without a seal": Planted(planted_faults.checkpoints_without_a_seal, "members", 0, 4),
-    "what is superseded comes back": Planted(planted_faults.superseded_comes_back, "kinds", 34, 3),
-    "dropped replies mean superseded": Planted(planted_faults.dropped_replies_mean_superseded, "members", 25, 4),
-    "absence is denied": Planted(planted_faults.absence_is_denied, "members", 0, 4),
+    "leavers are never told": Planted(planted_faults.leavers_never_told, _histories("moving", 4)),
+    "interrupted replays are forgotten": Planted(
+        planted_faults.interrupted_replays_forgotten, courses.a_replay_that_is_refused_before_a_crash
+    ),
+    "checkpoints without a seal": Planted(
+        planted_faults.checkpoints_without_a_seal,
+        test_retention.test_a_site_that_comes_back_takes_the_checkpoint_of_one_that_was_alone,
+    ),
+    "what is superseded comes back": Planted(
+        planted_faults.superseded_comes_back,
+        test_rules.test_rule_2_what_was_superseded_does_not_come_back_with_its_superseder_beaten,
+    ),
+    "dropped replies mean superseded": Planted(
+        planted_faults.dropped_replies_mean_superseded, courses.replies_that_were_dropped
+    ),
+    "absence is denied": Planted(planted_faults.absence_is_denied, _histories("members", 4)),
     "full queues refuse what they wait for": Planted(
-        planted_faults.full_queues_refuse_what_they_wait_for, "members", 2, 4
+        planted_faults.full_queues_refuse_what_they_wait_for, _histories("members", 4, loss=0.2, long_delay=0.2)
     ),
     "tombstones are dropped without a promise": Planted(
-        planted_faults.tombstones_are_dropped_without_a_promise, "deletions", 3, 4
+        planted_faults.tombstones_are_dropped_without_a_promise, _histories("deletions", 4)
     ),
-    "numbers are given again": Planted(planted_faults.numbers_are_given_again, "deletions", 0, 4),
-    "lives are mixed": Planted(planted_faults.lives_are_mixed, "deletions", 0, 4),
-    "a POST is a resource of its own": Planted(planted_http.posts_are_resources, "http", 1, 3),
-    "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
-    "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 15, 3),
-    "no order between resources": Planted(planted_http.resources_have_no_order, "http", 43, 3),
-    "a deletion forgets what it contains": Planted(planted_http.deletions_forget_contents, "http", 110, 3),
-    "all is sent at once": Planted(planted_http.all_is_sent_at_once, "http", 229, 3),
+    "promises never end": Planted(planted_faults.promises_never_end, _histories("deletions", 3)),
+    "numbers are given again": Planted(planted_faults.numbers_are_given_again, _histories("deletions", 4)),
+    "lone seals replace common ones": Planted(
+        planted_faults.lone_seals_replace_common_ones, courses.a_seal_of_one_site_after_one_of_several
+    ),
+    "what was withdrawn is waited for": Planted(
+        planted_faults.withdrawn_is_waited_for, test_incarnations.test_nobody_waits_for_ever_for_what_was_withdrawn
+    ),
+    "lives are mixed": Planted(planted_faults.lives_are_mixed, _histories("deletions", 4)),
+    "a POST is a resource of its own": Planted(
+        planted_http.posts_are_resources, _histories("http", 3, operations=20, crashes=0, trouble=0)
+    ),
+    "queries are ignored": Planted(planted_http.queries_are_ignored, courses.an_object_and_its_tags),
+    "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, courses.a_part_that_is_put_at_two_sites),
+    "no order between resources": Planted(planted_http.resources_have_no_order, courses.a_parent_and_its_child),
+    "a deletion forgets what it contains": Planted(
+        planted_http.deletions_forget_contents, courses.a_deletion_of_a_collection_that_another_site_hears_of_later
+    ),
+    "all is sent at once": Planted(
+        planted_http.all_is_sent_at_once, courses.a_deletion_of_a_collection_while_something_is_put_there
+    ),
 }

@@ -18,7 +18,7 @@ from cheops.engine.mailboxes import Inbox
 from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import RemovedSites, Replica
-from cheops.log import rules
+from cheops.log import history, rules, seals
 from cheops.log.causality import contains
 from cheops.log.history import History
 from cheops.log.operation import Operation, Origin
@@ -39,6 +39,11 @@ def silence_means_lacking() -> Iterator[None]:
         patch.object(Evidence, "_absence", lambda _self, _op: Presence.LACKS),
     ):
         yield
+
+
+def absence_means_done() -> AbstractContextManager[object]:
+    """What a site passes over while it is off the list counts as run there when it is on the list again."""
+    return patch.object(Evidence, "_may_have_been_absent", False)
 
 
 def reports_of_lost_stores() -> AbstractContextManager[object]:
@@ -161,12 +166,27 @@ def pieces_are_never_sent_again() -> Iterator[None]:
         yield
 
 
+def lone_seals_replace_common_ones() -> AbstractContextManager[object]:
+    """A site that seals alone forgets the seal of several sites, which alone says what has no effect."""
+    return patch.object(history, "lasting", lambda found: (seals.latest(found), None))
+
+
+def withdrawn_is_waited_for() -> AbstractContextManager[object]:
+    """A site waits for what another one made under an old copy of its store, and has taken back."""
+    return patch.object(incarnation, "release_stranded", lambda *_: None)
+
+
 # -- deleted resources -----------------------------------------------------------------------------------------
 
 
 def tombstones_are_dropped_without_a_promise() -> AbstractContextManager[object]:
     """A site drops a deleted resource when its time has come, whatever the others do."""
     return patch.object(tombstones, "unconfirmed", lambda _replica: set())
+
+
+def promises_never_end() -> AbstractContextManager[object]:
+    """A site that has promised to add nothing to a deleted resource keeps to that when another one goes on with it."""
+    return patch.object(Replica, "is_closed", property(lambda replica: replica._closed_at is not None))
 
 
 def numbers_are_given_again() -> AbstractContextManager[object]:

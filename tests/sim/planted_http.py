@@ -1,6 +1,6 @@
 """Defects that HTTP replication once had, most of them found then with real applications."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -40,9 +40,9 @@ def queries_are_ignored() -> AbstractContextManager[object]:
     """`PUT o?tagging` is a PUT of `o`, which supersedes the one that had the content."""
 
     def matching(
-        self: ServiceRules, method: str, path: str, _query: str, headers: Iterable[tuple[str, str]] = ()
+        self: ServiceRules, method: str, path: str, _query: str, *more: Any, **options: Any
     ) -> Iterator[tuple[Rule, dict[str, str]]]:
-        return true(self, method, path, "", headers)
+        return true(self, method, path, "", *more, **options)
 
     true = ServiceRules.matching
     return patch.object(ServiceRules, "matching", matching)

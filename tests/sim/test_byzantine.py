@@ -5,8 +5,8 @@ import pytest
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
 
-_CHUNK = 5
-_CHUNKS = 12
+_CHUNK = 4
+_CHUNKS = 6
 
 
 def problems(seed: int) -> tuple[str, ...]:

@@ -3,6 +3,9 @@
 import json
 import os
 
+import pytest
+
+from cheops.sim.simulation import play
 from tests.sim.planted import BUGS
 from tests.support.command import run_here, run_process
 
@@ -10,7 +13,7 @@ from tests.support.command import run_here, run_process
 def test_a_seed_gives_the_same_story_in_every_process() -> None:
     stories = {
         run_process("sim", "--seed", "11", "--sites", "4", env={**os.environ, "PYTHONHASHSEED": seed}).out
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(stories) == 1
     (story,) = stories
@@ -18,9 +21,11 @@ def test_a_seed_gives_the_same_story_in_every_process() -> None:
     assert story.rstrip().endswith("all invariants hold")
 
 
-def test_a_failure_is_told_with_its_seed_and_its_shortest_story() -> None:
-    with BUGS["leavers are never told"].plant():
-        ran = run_here("sim", "--sites", "4", "--seeds", "3", "--jobs", "1")
+def test_a_failure_is_told_with_its_seed_and_its_shortest_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What fails is waited for to the end, again for every part that is left out: as the planted bugs, less patiently.
+    monkeypatch.setattr(play, "__kwdefaults__", {"patience_ms": 20_000})
+    with BUGS["nothing is sent again"].plant():
+        ran = run_here("sim", "--sites", "3", "--seeds", "1", "--jobs", "1")
     assert ran.code == 1
     assert " failed\n" in ran.out
     assert "the shortest failing history of seed" in ran.out
@@ -30,8 +35,8 @@ def test_a_failure_is_told_with_its_seed_and_its_shortest_story() -> None:
 
 
 def test_programs_get_the_failures_as_data() -> None:
-    with BUGS["leavers are never told"].plant():
-        ran = run_here("sim", "--sites", "4", "--seeds", "3", "--jobs", "1", "-o", "json")
+    with BUGS["nothing is sent again"].plant():
+        ran = run_here("sim", "--sites", "3", "--seeds", "3", "--jobs", "1", "-o", "json")
     data = json.loads(ran.out)
     assert ran.code == 1
     assert data["histories"] == 3

@@ -233,3 +233,37 @@ def test_a_request_that_was_taken_before_its_bucket_was_known_waits_until_that_i
     assert world.overall(meta_id_of("path", "store", "/b/k")) == [Overall.CONVERGED] * 3
     assert world.loop.errors == []
     world.close()
+
+
+@pytest.mark.parametrize("keeps_tags", [False, True], ids=["a new object has no tags", "a new object keeps them"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_part_that_was_changed_between_two_puts_of_what_it_is_of(
+    world: HandWorld, monkeypatch: pytest.MonkeyPatch, method: str, *, keeps_tags: bool
+) -> None:
+    """The last PUT replaces the first one, which a site that is behind need not run. Then nothing is there to change a
+    part of, before the last PUT has run."""
+    for site in BOTH if keeps_tags else ():
+        monkeypatch.setattr(world.services[site, "store"], "forget", lambda _path: None)
+    world.ask("site1", "store", "PUT", "/b", {"made": "x"})
+    world.cut |= {BOTH, BOTH[::-1]}
+    world.ask("site1", "store", "PUT", "/b/k", {"value": "old"})
+    world.ask("site1", "store", method, "/b/k?tagging", {"value": "t"} if method == "PUT" else {})
+    world.ask("site1", "store", "PUT", "/b/k", {"value": "new"})
+    world.cut.clear()
+    world.pass_s(10)
+    assert world.overall(meta_id_of("path", "store", "/b/k")) == [Overall.CONVERGED] * 2
+    one, other = (world.services[site, "store"].entries for site in BOTH)
+    assert one == other
+    assert one["/b/k"] == {"value": "new"}
+    assert ("/b/k?tagging" in one) == (keeps_tags and method == "PUT")
+
+
+def test_the_first_change_of_what_begins_with_one_runs_at_a_site_that_is_behind(world: HandWorld) -> None:
+    """What later changes are replayed from replaces what is before it: it must not come after the first change."""
+    world.cut |= {BOTH, BOTH[::-1]}
+    for tag in ("red", "blue"):
+        world.ask("site1", "images", "PUT", f"/r/tags/{tag}", {"value": tag})
+    world.cut.clear()
+    world.pass_s(10)
+    assert world.entries("images") == [["/r/tags/blue", "/r/tags/red"]] * 2
+    assert world.overall(meta_id_of("path", "images", "/r")) == [Overall.CONVERGED] * 2

@@ -1,15 +1,15 @@
-"""475 histories on every run of the tests; `make soak` plays fifty times as many."""
+"""241 histories on every run of the tests; `make soak` plays two hundred times as many."""
 
 import pytest
 
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
 
-# profile, sites, histories, and how many of them are one test: those of some profiles take four times as long as others
+# profile, sites, histories, and how many of them are one test: those of some profiles take ten times as long as others
 PLAN = [
-    ("hostile", 3, 75, 25), ("hostile", 5, 50, 10), ("network", 4, 25, 13), ("crashes", 3, 50, 25), ("moving", 4, 25, 13),
-    ("rules", 4, 25, 13), ("policed", 4, 50, 13), ("members", 4, 25, 13), ("reborn", 3, 25, 25), ("kinds", 4, 25, 13),
-    ("remedies", 3, 25, 25), ("joins", 4, 25, 9), ("quiet", 5, 25, 5), ("deletions", 4, 25, 5),
+    ("hostile", 3, 50, 25), ("hostile", 5, 20, 10), ("network", 4, 13, 13), ("crashes", 3, 25, 25), ("moving", 4, 13, 13),
+    ("rules", 4, 13, 13), ("policed", 4, 26, 13), ("members", 4, 13, 13), ("reborn", 3, 13, 13), ("kinds", 4, 13, 13),
+    ("remedies", 3, 13, 13), ("joins", 4, 9, 9), ("quiet", 5, 10, 5), ("deletions", 4, 10, 5),
 ]  # fmt: skip
 CHUNKS = [
     (profile, sites, range(first, min(first + chunk, histories)))
@@ -33,11 +33,30 @@ ONCE_BROKEN = [
     ("deletions", 4, 90215),
     ("deletions", 4, 223),
     ("deletions", 4, 326),
+    ("moving", 3, 30362),
+    ("restored", 3, 30105),
+    ("restored", 3, 30223),
+    ("restored", 3, 30342),
+    ("restored", 3, 30059),
+    ("lost", 6, 52015),
+    ("deletions", 3, 30007),
+    ("deletions", 4, 63001),
+    ("clocks", 3, 30252),
+    ("members", 4, 52019),
+    ("quiet", 5, 50018),
+    ("members", 3, 30048),
+    ("members", 3, 30163),
+    ("members", 3, 30283),
+    ("members", 3, 30179),
+    ("members", 4, 40010),
+    ("quiet", 5, 50027),
+    ("joins", 4, 3),
+    ("members", 3, 30223),
 ]
 
 
-def test_there_are_four_hundred_and_seventy_five() -> None:
-    assert sum(len(seeds) for _, _, seeds in CHUNKS) == 475
+def test_there_are_two_hundred_and_forty_one() -> None:
+    assert sum(len(seeds) for _, _, seeds in CHUNKS) == 241
 
 
 @pytest.mark.parametrize(("profile", "sites", "seeds"), CHUNKS, ids=lambda one: getattr(one, "start", one))
@@ -53,7 +72,7 @@ def test_what_once_went_wrong_goes_well(profile: str, sites: int, seed: int) -> 
 
 @pytest.mark.parametrize("profile", ["restored", "lost", "clocks"])
 def test_replaced_stores_and_wrong_clocks(profile: str) -> None:
-    for seed in range(25):
+    for seed in range(13):
         _goes_well(profile, 3, seed)
 
 

@@ -150,6 +150,7 @@ ledgers = st.builds(
     epochs=epochs,
     rejected_matrices=rejected_matrices,
     dirty=key_tuples,
+    untold=st.lists(names, max_size=2).map(tuple),
 )
 clocks = st.builds(SiteClock, st.builds(Clock, numbers, counters))
 peers = st.builds(Peers, st.dictionaries(names, names, max_size=3))

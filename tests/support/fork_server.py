@@ -77,12 +77,19 @@ class _ForkServer:
         server_end.close()
         self._exit_codes: dict[int, int] = {}  # reported, and not yet read by `exit_code`
 
-    def start(
-        self, argv: list[str], files: Files, environment: Mapping[str, str], cwd: Path, namespace: Path | None
+    def start(  # noqa: PLR0913, PLR0917 - what a process has
+        self,
+        argv: list[str],
+        files: Files,
+        environment: Mapping[str, str],
+        cwd: Path,
+        namespace: Path | None = None,
+        hosts_file: Path | None = None,
     ) -> ForkedProcess:
         request = {
             "argv": argv,
             "namespace": str(namespace or ""),
+            "hosts_file": str(hosts_file or ""),
             "cwd": str(cwd),
             "environment": dict(environment),
         }
@@ -113,16 +120,18 @@ class _ForkServer:
 _servers: dict[int, _ForkServer] = {}  # by pid: a fork of the test process must not use the server of its parent
 
 
-def start_agent(arguments: list[str], output: int, namespace: Path | None = None) -> ForkedProcess:
-    """Start `cheops agent` with these arguments; its output goes to an open file."""
+def start_agent(
+    arguments: list[str], output: int, namespace: Path | None = None, hosts_file: Path | None = None
+) -> ForkedProcess:
+    """Start `cheops agent` with these arguments; its output goes to an open file, and it sees `hosts_file` as /etc/hosts."""
     with Path(os.devnull).open("rb") as null:
         files = (null.fileno(), output, output)
-        return _server().start(["agent", *arguments], files, os.environ, Path.cwd(), namespace)
+        return _server().start(["agent", *arguments], files, os.environ, Path.cwd(), namespace, hosts_file)
 
 
 def start_command(argv: list[str], files: Files, environment: Mapping[str, str], cwd: Path) -> ForkedProcess:
     """Start `cheops` with these arguments."""
-    return _server().start(argv, files, environment, cwd, None)
+    return _server().start(argv, files, environment, cwd)
 
 
 def _server() -> _ForkServer:
@@ -136,11 +145,7 @@ def _server() -> _ForkServer:
 
 
 def _main() -> None:
-    import cheops.api.app  # noqa: F401, PLC0415 - so that children need not
-    from cheops.cli.commands import COMMANDS  # noqa: PLC0415
-
-    for command in COMMANDS:
-        command.load()
+    _prepare()
     gc.freeze()  # a collection in a child would write to every page, and so copy the memory that they share
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -173,6 +178,23 @@ def _main() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _prepare() -> None:
+    """What every agent and command would do for itself: imports, and a quarter of an agent's start besides."""
+    from starlette.routing import compile_path  # noqa: PLC0415 - the switch of tests/wan imports this file, without it
+
+    import cheops.agent  # noqa: PLC0415
+    import cheops.backends.command.backend  # noqa: F401, PLC0415
+    from cheops.api.endpoints import ENDPOINTS  # noqa: PLC0415
+    from cheops.cli.commands import COMMANDS  # noqa: PLC0415
+    from cheops.plugins import scope_functions  # noqa: PLC0415
+
+    for command in COMMANDS:
+        command.load()
+    scope_functions()  # which remembers what it finds in the metadata of all installed packages
+    for endpoint in ENDPOINTS:
+        compile_path(endpoint.path)  # `re` remembers the expressions
+
+
 def _report_ends(requests: socket.socket, children: set[int]) -> None:
     for pid in sorted(children):
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -191,9 +213,11 @@ def _run_child(request: dict[str, Any], files: list[int]) -> None:
             os.dup2(file, number)
         os.closerange(3, 1_024)  # the socket of the server, and its pipes
         if request["namespace"]:
-            from tests.wan.tun import enter  # noqa: PLC0415 - only the tests of tests/wan need it
+            from tests.wan.tun import enter, see_as_hosts  # noqa: PLC0415 - only the tests of tests/wan need it
 
             enter(Path(request["namespace"]))
+            if request["hosts_file"]:
+                see_as_hosts(Path(request["hosts_file"]))
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["environment"])

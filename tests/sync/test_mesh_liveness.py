@@ -388,7 +388,7 @@ def test_what_others_say_takes_no_site_down_that_shares_resources_and_answers() 
     mesh = world.mesh("a")
     mesh.interest(["b"])
     since_ms = world.now_ms
-    mesh._known.beats.take = lambda _beats, _now_ms: []  # type: ignore[method-assign, assignment]
+    mesh._known.beats.take = lambda _beats, _now_ms, _latest: []  # type: ignore[method-assign, assignment, misc]
     mesh._known.beats._live.clear()
     mesh._peers["b"].link = dataclasses.replace(mesh._peers["b"].link, contact_ms=-1e6)
     world.run(1)

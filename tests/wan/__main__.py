@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 def up(arguments: Arguments) -> None:
     names = arguments.names.split(",") if arguments.names else arguments.hosts
     try:
-        with Wan(names, delay_ms=arguments.delay, by_hand=True) as wan:
+        with Wan(names, delay_ms=arguments.delay, by_hand=True, ipv6=arguments.ipv6) as wan:
             _introduce(wan)
             wan.wait()
     except KeyboardInterrupt:
@@ -93,6 +93,10 @@ def show(arguments: Arguments) -> None:
 
 def link_in_words(status: LinkStatus) -> str:
     rule = "cut" if status.cut else f"{status.delay_ms:g} ms, loses {status.loss:.0%}"
+    rule += f", {status.rate_kbit:g} kbit/s" if status.rate_kbit else ""
+    rule += f", at most {status.mtu_bytes} bytes" if status.mtu_bytes else ""
+    rule += "" if status.opens else ", takes no connections"
+    rule += f", forgets after {status.idle_s:g} s" if status.idle_s else ""
     return f"{status.source} → {status.target}: {rule}; {status.passed} packets passed, {status.dropped} dropped"
 
 
@@ -182,6 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("hosts", type=int, nargs="?", default=3, help="how many hosts: site1, site2, … (3)")
     made.add_argument("--names", help="names instead, with commas between")
     made.add_argument("--delay", type=float, default=0.0, metavar="MS", help="delay of each direction (0)")
+    made.add_argument("--ipv6", action="store_true", help="IPv6 addresses, and no others")
     command("list", "show all beds, their hosts and links", show)
     command("down", "clear away what dead beds left; with --bed take down that one, even if alive", down)
     command("measure", "measure what the bed itself adds to delays, and what it can carry", tell_measures)

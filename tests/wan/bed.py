@@ -21,8 +21,9 @@ from typing import Any, Self
 
 from tests.support import fork_server
 from tests.wan.controls import ANSWER_TIMEOUT_S, Controls
+from tests.wan.firewall import packed
 from tests.wan.record import NAMESPACES, Record, WanError, ip_command, new_record, remove
-from tests.wan.tun import inside
+from tests.wan.tun import DEVICE, PREFIX_BITS, inside
 
 MAX_HOSTS = 32
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
@@ -52,11 +53,15 @@ class Host:
         self._started.append(process)
         return process
 
-    def agent(self, arguments: list[str], output: int) -> fork_server.ForkedProcess:
+    def agent(self, arguments: list[str], output: int, hosts_file: Path | None = None) -> fork_server.ForkedProcess:
         """Start an agent in this host, see tests/support/fork_server.py; it ends with the bed."""
-        process = fork_server.start_agent(arguments, output, self._path)
+        process = fork_server.start_agent(arguments, output, self._path, hosts_file)
         self._started.append(process)
         return process
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """Let the calling thread be in this host for a while."""
+        return inside(self._path)
 
     def run(self, argv: Sequence[str], *, check: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:
         """Run a process in this host to its end, with the options of subprocess.run."""
@@ -64,9 +69,9 @@ class Host:
             return subprocess.run(argv, check=check, **options)
 
     def socket(self, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-        """An IPv4 socket of this host for use in this process: a test can speak from any host."""
+        """A socket of this host for use in this process: a test can speak from any host."""
         with inside(self._path):
-            return socket.socket(socket.AF_INET, kind)
+            return socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET, kind)
 
     def end_processes(self) -> None:
         """Kill what was started here, and close its pipes; their own children go with the bed."""
@@ -83,11 +88,14 @@ class Host:
 class Wan(Controls):
     """The bed: its hosts by name, and the verbs of `Controls`. Up while used as a context manager."""
 
-    def __init__(self, names: Sequence[str] | int = 3, *, delay_ms: float = 0.0, by_hand: bool = False) -> None:
+    def __init__(
+        self, names: Sequence[str] | int = 3, *, delay_ms: float = 0.0, by_hand: bool = False, ipv6: bool = False
+    ) -> None:
         chosen = [f"site{number}" for number in range(1, names + 1)] if isinstance(names, int) else names
         super().__init__(_checked(tuple(chosen)), delay_ms)
         self.hosts: dict[str, Host] = {}
         self._by_hand = by_hand
+        self._prefix = "fd77::" if ipv6 else "10.77.0."
         self._record: Record | None = None
         self._switch: subprocess.Popen[bytes] | None = None
 
@@ -116,7 +124,10 @@ class Wan(Controls):
             raise WanError(f"the bed {self.bed} is up already")
         if lacking := missing():
             raise WanError(lacking)
-        addresses = {name: f"10.77.0.{number}" for number, name in enumerate(self.names, 1)}
+        addresses = {
+            name: f"{self._prefix}{number:{'x' if ':' in self._prefix else ''}}"
+            for number, name in enumerate(self.names, 1)
+        }
         self._record = new_record(addresses, delay_ms=self.delay_ms, by_hand=self._by_hand)
         self.hosts = {name: Host(name, address, self.record.namespace(name)) for name, address in addresses.items()}
         try:
@@ -140,6 +151,17 @@ class Wan(Controls):
                 start_new_session=True,
             )
         self._hear()  # its first word says that all hosts are up
+
+    def move(self, name: str, address: str) -> None:
+        """Give a host another address instead of its own; its connections end without a word."""
+        host = self.hosts[self._known(name)]
+        bits = PREFIX_BITS[len(packed(address))]
+        # In this order: with the first address of a network all others of that network go.
+        commands = ((f"{host.address}/{bits}", "delete"), (f"{address}/{bits}", "add"))
+        for which, verb in commands:
+            host.run([ip_command() or "ip", "address", verb, which, "dev", DEVICE], check=True)
+        self.ask({"do": "move", "host": name, "address": address})
+        host.address = address
 
     def wait(self) -> None:
         """Return when somebody else has taken the bed down."""

@@ -32,6 +32,10 @@ class LinkStatus:
     cut: bool
     delay_ms: float
     loss: float
+    rate_kbit: float
+    mtu_bytes: int
+    opens: bool
+    idle_s: float
     passed: int
     dropped: int
 
@@ -82,13 +86,40 @@ class Controls:
     def loss_all(self, rate: float, *, seed: int = 0) -> None:
         self._change((self._all(), Change(loss=_checked_rate(rate), seed=seed)))
 
+    def rate_all(self, kbit: float) -> None:
+        """Let each direction carry that many kbit/s, with a queue of one second; 0 for no limit."""
+        self._change((self._all(), Change(rate_kbit=kbit)))
+
+    def mtu_all(self, most_bytes: int) -> None:
+        """Let no larger packets through; routers say so to their senders. 0 for no limit."""
+        self._change((self._all(), Change(mtu_bytes=most_bytes)))
+
+    def refuse_connections(self, a: str, b: str) -> None:
+        """A firewall drops connections that a opens to b. Those that b opens work in both directions."""
+        self._change((self._pairs(a, b, one_way=True), Change(opens=False)))
+
+    def forget_idle(self, idle_s: float) -> None:
+        """Firewalls everywhere forget connections that are idle for so long, and drop what comes then. They know none of
+        those that there are now."""
+        self._change((self._all(), Change(idle_s=idle_s)))
+
+    def nat(self, *names: str) -> None:
+        """Put hosts behind one NAT: others see its address, and can open no connections to them."""
+        inside = [self._known(name) for name in names]
+        into = [(a, b) for a, b in self._all() if b in inside and a not in inside]
+        self._change((into, Change(opens=False)))
+        self.ask({"do": "nat", "hosts": inside})
+
     def restore(self, a: str | None = None, b: str | None = None) -> None:
-        """Put two hosts, or all, back as the bed started: no cut, no loss, the first delay."""
-        self._change((self._between(a, b), Change(cut=False, delay_ms=self.delay_ms, loss=0.0)))
+        """Put two hosts, or all, back as the bed started: no cut, no loss, no firewall, the first delay."""
+        plain = Change(False, self.delay_ms, 0.0, rate_kbit=0.0, mtu_bytes=0, opens=True, idle_s=0.0)
+        self._change((self._between(a, b), plain))
+        if a is None:
+            self.ask({"do": "nat", "hosts": []})
 
     def links(self) -> dict[Pair, LinkStatus]:
         """How every direction stands, by (source, target)."""
-        statuses = [LinkStatus(**link) for link in self.ask({"do": "status"})["links"]]
+        statuses = [LinkStatus(*link) for link in self.ask({"do": "status"})["links"]]
         return {(status.source, status.target): status for status in statuses}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:

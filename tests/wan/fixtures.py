@@ -22,11 +22,11 @@ MakeWan = Callable[..., Wan]
 
 @pytest.fixture
 def make_wan() -> Iterator[MakeWan]:
-    """Makes beds: `make_wan("a", "b", delay_ms=25)`; they end with the test."""
+    """Makes beds: `make_wan("a", "b", delay_ms=25)`, with the options of `Wan`; they end with the test."""
     if lacking := missing():
         pytest.skip(lacking)
     with contextlib.ExitStack() as beds:
-        yield lambda *names, delay_ms=0.0: beds.enter_context(Wan(names, delay_ms=delay_ms))
+        yield lambda *names, **options: beds.enter_context(Wan(names, **options))
 
 
 @pytest.fixture

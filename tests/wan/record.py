@@ -43,6 +43,17 @@ class Record:
     def control_path(self) -> Path:
         return RECORDS / f"{self.bed}.sock"
 
+    @property
+    def nat_address(self) -> str:
+        """The public address of the hosts that are behind NAT."""
+        return next(iter(self.addresses.values())).rpartition("." if self.is_ipv4 else ":")[0] + (
+            ".200" if self.is_ipv4 else ":c8"
+        )
+
+    @property
+    def is_ipv4(self) -> bool:
+        return all(":" not in address for address in self.addresses.values())
+
     def namespace(self, name: str) -> str:
         return f"ch{self.bed}-{name}"
 

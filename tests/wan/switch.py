@@ -17,25 +17,25 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
 from tests.wan.controls import MAX_MESSAGE_BYTES, LinkStatus
+from tests.wan.firewall import Nat, addresses_of, packed, too_big
 from tests.wan.record import NAMESPACES, Record, WanError, ip_batch, read_record, remove, started
-from tests.wan.tun import MTU_BYTES, QUEUE_PACKETS, inside, open_tun
+from tests.wan.tun import MTU_BYTES, PREFIX_BITS, QUEUE_PACKETS, inside, open_tun
 from tests.wan.wire import Change, Link, Wire
 
-PREFIX_BITS = 24
 _BATCH = 64  # packets taken from one host before the others have their turn
-_DESTINATION = slice(16, 20)  # where an IPv4 packet says whereto
 
 
-@dataclass(frozen=True)
+@dataclass
 class Port:
-    """Where the switch meets one host: its file, and the link towards each address."""
+    """Where the switch meets one host: its file, its address, and the link towards each address."""
 
     tun: int
+    address: bytes
     links: dict[bytes, Link]
 
 
@@ -46,10 +46,14 @@ class Switch:
         self.stopping = False
         self._wire = Wire(tuple(record.addresses), record.delay_ms)
         self._ports = _make_hosts(record, self._wire)
+        self._nat = Nat(packed(record.nat_address))
+        self._name_of = {port.address: name for name, port in self._ports.items()}
         self._tun_of = {name: port.tun for name, port in self._ports.items()}
         self._actions: dict[str, Callable[..., dict[str, Any]]] = {
             "status": self._status,
             "change": self._change,
+            "nat": self._set_nat,
+            "move": self._move,
             "stop": self._stop,
         }
         self._readers: dict[int, Callable[[], object]] = {
@@ -77,15 +81,30 @@ class Switch:
                 packet = os.read(port.tun, MTU_BYTES)
             except BlockingIOError:
                 return
-            link = port.links.get(packet[_DESTINATION])
-            if link is None or packet[0] >> 4 != 4:
-                continue  # IPv6, a broadcast, or an address nobody has: on this network that is nowhere
-            if not link.carries_next():
+            now = time.monotonic()
+            to = addresses_of(packet)[1]
+            link = port.links.get(to)
+            if to == self._nat.address and (found := self._nat.arriving(packet)) is not None:
+                link, packet = self._wire.links[self._name_of[port.address], found[0]], found[1]
+            elif link is not None and to in self._nat.hosts and port.address not in self._nat.hosts:
+                link.dropped += 1  # an address behind the NAT
                 continue
-            if link.delay_s:
-                self._wire.hold(link, packet, time.monotonic())
-            else:
-                self._deliver(link, packet)
+            if link is None:
+                continue  # a broadcast, or an address nobody has: on this network that is nowhere
+            if link.mtu_bytes and len(packet) > link.mtu_bytes:
+                link.dropped += 1
+                os.write(port.tun, too_big(packet, link.mtu_bytes))
+            elif link.carries_next(packet, now):
+                if port.address in self._nat.hosts and to not in self._nat.hosts:
+                    packet = self._nat.leaving(packet)
+                self._send(link, packet, now)
+
+    def _send(self, link: Link, packet: bytes, now: float) -> None:
+        due_s = link.arrives_s(packet, now)
+        if due_s is not None and due_s > now:
+            self._wire.hold(link, packet, due_s)
+        elif due_s is not None:
+            self._deliver(link, packet)
 
     def _deliver(self, link: Link, packet: bytes) -> None:
         try:
@@ -144,18 +163,37 @@ class Switch:
                 self._wire.change(self._wire.links[source, target], change)
         return {}
 
+    def _move(self, host: str, address: str) -> dict[str, Any]:
+        moved = self._ports[host]
+        del self._name_of[moved.address]
+        for port in self._ports.values():
+            if port is not moved:
+                port.links[packed(address)] = port.links.pop(moved.address)
+        moved.address = packed(address)
+        self._name_of[moved.address] = host
+        return {}
 
-def _status_of(link: Link) -> dict[str, Any]:
+    def _set_nat(self, hosts: list[str]) -> dict[str, Any]:
+        self._nat.hosts = {self._ports[name].address: name for name in hosts}
+        return {}
+
+
+def _status_of(link: Link) -> tuple[object, ...]:
+    """Without the names of the fields: a bed of 32 hosts has 992 links, and they must fit into one message."""
     status = LinkStatus(
         source=link.source,
         target=link.target,
         cut=link.cut,
         delay_ms=link.delay_s * 1000,
         loss=link.loss,
+        rate_kbit=link.rate_kbit,
+        mtu_bytes=link.mtu_bytes,
+        opens=link.opens,
+        idle_s=link.idle_s,
         passed=link.passed,
         dropped=link.dropped,
     )
-    return asdict(status)
+    return astuple(status)
 
 
 def _make_hosts(record: Record, wire: Wire) -> dict[str, Port]:
@@ -165,13 +203,11 @@ def _make_hosts(record: Record, wire: Wire) -> dict[str, Port]:
     ports = {}
     for name, address in record.addresses.items():
         with inside(NAMESPACES / record.namespace(name)):
-            tun = open_tun(address, PREFIX_BITS)
+            tun = open_tun(address, PREFIX_BITS[len(packed(address))])
         links = {
-            socket.inet_aton(other): wire.links[name, target]
-            for target, other in record.addresses.items()
-            if target != name
+            packed(other): wire.links[name, target] for target, other in record.addresses.items() if target != name
         }
-        ports[name] = Port(tun, links)
+        ports[name] = Port(tun, packed(address), links)
     return ports
 
 

@@ -219,7 +219,15 @@ def test_a_bed_whose_switch_was_killed_says_so_and_is_still_cleared_away() -> No
 def test_a_bed_of_many_hosts(make_wan: MakeWan) -> None:
     wan = make_wan(*(f"a-site-with-name-{number:03}" for number in range(32)))
     wan.partition(wan.names[:16])
-    assert sum(link.cut for link in wan.links().values()) == 2 * 16 * 16
+    wan.delay_all(100 / 3)  # numbers that are long when they are written
+    wan.loss_all(1 / 3)
+    wan.rate_all(1000 / 3)
+    wan.mtu_all(1280)
+    wan.forget_idle(100 / 3)
+    links = wan.links()
+    assert len(links) == 32 * 31
+    assert sum(link.cut for link in links.values()) == 2 * 16 * 16
+    assert {(link.loss, link.mtu_bytes, link.opens) for link in links.values()} == {(1 / 3, 1280, True)}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from cheops.node.damaged_documents import named
 from cheops.node.node import Node
 from cheops.peers import intake, links
 from cheops.peers.common_clock import CommonClock
+from cheops.peers.frames import FrameError
 from cheops.peers.liveness import SiteState
 from cheops.peers.prober import now
 from cheops.peers.views import SiteView
@@ -426,6 +427,7 @@ _HINTS = {
     BAD_NAME: _MISBEHAVES,
     BAD_NUMBER: _MISBEHAVES,
     links.INVALID: _MISBEHAVES,
+    FrameError.reason: _MISBEHAVES,
     intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and can be ignored",
     FALSE_SNAPSHOT: _MISBEHAVES,
     AGAINST_POLICY: "check that 'types.NAME.policy' is the same at all sites; if so, the sender lacks the permission",

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import aiohttp
+import msgspec
 
 from cheops.api.forms import CUT, show_at
 from cheops.api.handlers.resources import is_awaited, page_of_ids, refresh_from_peers, sites_up
@@ -29,8 +29,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, status
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.peers.client import NoAddressError
-from cheops.peers.endpoint import PREFIX, RequestKind
+from cheops.peers.requests import RequestKind
 from cheops.security.principal import Kind, Principal, Role
 from cheops.text import in_words, printable, shortened
 
@@ -42,6 +41,7 @@ _LEAST_PAUSE_S = 0.02  # after each resource: an agent with many has other work 
 _RECHECK_S = 1.0
 _FIRST_S = 60.0  # the first round begins within this time
 _REPORT_S = 10.0
+_MOST_ANSWER = 64 * 1024  # bytes
 # As the HTTP backend reads a state.
 _NO_COPY = "there is no copy of "
 _ABSENT = ("the service answers 404", "the service answers 410", _NO_COPY)
@@ -199,14 +199,14 @@ class DriftDetector:
 
     async def _tell(self, site: str, id_: str, differs: str) -> bool:
         body = {"resource": id_, "by": self._node.name, "differs": differs}
-        timeout = aiohttp.ClientTimeout(total=_REPORT_S)
-        path = f"{PREFIX}{RequestKind.VERIFIED}"
         try:
-            async with self._node.peer_client.request(site, "POST", path, json=body, timeout=timeout) as response:
-                return response.status < 300
-        except (aiohttp.ClientError, NoAddressError, TimeoutError, OSError) as error:
+            status, _ = await self._node.channels.request(
+                site, RequestKind.VERIFIED, msgspec.json.encode(body), timeout_s=_REPORT_S, most_bytes=_MOST_ANSWER
+            )
+        except OSError as error:
             _log.info("%s has not got the result of a comparison of %s: %s", site, id_, error)
             return False
+        return status < 300
 
 
 def difference(states: Mapping[str, Mapping[str, str]]) -> str | None:

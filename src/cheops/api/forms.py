@@ -11,8 +11,8 @@ request to one that is. A request that is not valid gets status 400 and the reas
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +20,15 @@ from tempfile import SpooledTemporaryFile
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
+import msgspec
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartParser
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
+from cheops.api.line_stream import Line, LineStream
 from cheops.api.permissions import check_sites, check_type, principal_of, require_role
 from cheops.api.submission import (
     SUPERSEDED,
@@ -47,8 +48,9 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import FileRef, Kind, Status
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
-from cheops.peers.client import connection_problem, read_json_response
+from cheops.peers.client import connection_problem, read_object
 from cheops.peers.probes import NO_RESPONSE
+from cheops.peers.requests import RequestKind
 from cheops.security.principal import Principal, Role
 from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.store.room import Reservation
@@ -105,7 +107,7 @@ async def _exec(node: Node, request: Request) -> Response:
             await form.close()
     lines = _lines(node, wanted, sites, accepted, answers)
     headers = {"Cheops-Operation": quote(str(accepted.op), safe=":")} if accepted.op else {}
-    return StreamingResponse(lines, media_type="application/json", headers=headers)
+    return LineStream(lines, "application/json", headers)
 
 
 async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitStack) -> OperationRequest:
@@ -180,22 +182,28 @@ def _chunks(upload: UploadFile) -> Iterator[bytes]:
 
 
 async def _lines(
-    node: Node, wanted: OperationRequest, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
-) -> AsyncIterator[bytes]:
+    node: Node,
+    wanted: OperationRequest,
+    sites: tuple[str, ...],
+    accepted: Answer,
+    answers: AsyncGenerator[Answer, None],
+) -> AsyncGenerator[Line, None]:
     responded: set[str] = set()
-    async for answer in answers:
-        if answer.status in (None, Status.PENDING, Status.UNKNOWN):
-            continue
-        responded.add(answer.site)
-        yield _line(wanted, sites, answer)
-        # A void operation runs at no other site, so no other site will respond.
-        is_void = answer.stage is Stage.DECIDED and answer.status is not Status.OK
-        if responded.issuperset(sites) or is_void:
-            return
+    async with aclosing(answers):
+        async for answer in answers:
+            if answer.status in (None, Status.PENDING, Status.UNKNOWN):
+                continue
+            responded.add(answer.site)
+            # A void operation runs at no other site, so no other site will respond.
+            is_void = answer.stage is Stage.DECIDED and answer.status is not Status.OK
+            is_last = is_void or responded.issuperset(sites)
+            yield Line(_line(wanted, sites, answer), is_last)
+            if is_last:
+                return
     for site in sites:
         if site not in responded:
             missing = Answer(accepted.request, Stage.SITE, accepted.op, site, None, no_reply(node, site))
-            yield _line(wanted, sites, missing)
+            yield Line(_line(wanted, sites, missing))
 
 
 def _line(wanted: OperationRequest, sites: tuple[str, ...], answer: Answer) -> bytes:
@@ -255,18 +263,17 @@ async def show_at(node: Node, who: Principal, site: str, id_: str, command: str)
         return {"Status": UNREACHABLE, "Output": f"the address of {site} is not known"}
     body = {"resource": id_, "command": command}
     try:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
-        async with (
-            node.remote_read_queue.place(str(who)),
-            node.peer_client.request(site, "POST", "/peer/show", json=body, timeout=timeout) as response,
-        ):
-            state = await read_json_response(response, MAX_MESSAGE_BYTES)
-            if response.status != 200:
-                return {
-                    "Status": "KO",
-                    "Output": str(state.get("detail", f"{site} responded with status {response.status}")),
-                }
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        async with node.remote_read_queue.place(str(who)):
+            status_code, content = await node.channels.request(
+                site, RequestKind.SHOW, msgspec.json.encode(body), timeout_s=TIMEOUT_S, most_bytes=MAX_MESSAGE_BYTES
+            )
+        state = read_object(content)
+        if status_code != 200:
+            return {
+                "Status": "KO",
+                "Output": str(state.get("detail", f"{site} responded with status {status_code}")),
+            }
+    except OSError as error:
         problem = connection_problem(error)
         status = TIMEOUT if problem == NO_RESPONSE else UNREACHABLE
         return {"Status": status, "Output": f"{site} is unreachable: {problem}"}

@@ -102,6 +102,15 @@ def _peers(node: Node) -> Iterator[Iterable[str]]:
         "How far the clock of a site is ahead.",
         [({"peer": p.name}, p.clock.offset_ms / 1000) for p in peers if p.clock],
     )
+    sent = sorted(node.links.counts().items())
+    for name, help_, counts in (
+        ("messages", "Messages about resources that were sent to a site.", [counts.messages for _, counts in sent]),
+        ("documents", "Operations, replies and statements in them.", [counts.documents for _, counts in sent]),
+        ("bytes", "Their bytes, compressed, without TLS.", [counts.bytes for _, counts in sent]),
+        ("dropped", "Messages that could not be sent; what they said is sent later.", [c.dropped for _, c in sent]),
+    ):
+        samples = [({"peer": peer}, n) for (peer, _), n in zip(sent, counts, strict=True)]
+        yield _family(f"cheops_sent_{name}_total", "counter", help_, samples)
 
 
 def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:

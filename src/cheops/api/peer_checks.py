@@ -19,7 +19,8 @@ _SILENCE_S = 30.0  # others send a probe every few seconds
 
 def peer_checks(node: Node, peers: list[SiteView]) -> Iterator[Check]:
     for peer in peers:
-        yield _reachability(peer)
+        channel = node.channels.get(peer.name)
+        yield _reachability(peer, channel.via if channel else "")
     if time.monotonic() - node.created_s > _SILENCE_S:
         yield from arrivals(peers, node.mesh.own.url)
     for text in node.mesh.problems():
@@ -27,7 +28,8 @@ def peer_checks(node: Node, peers: list[SiteView]) -> Iterator[Check]:
     yield from map(_name_conflict, node.mesh.name_conflicts())
 
 
-def _reachability(peer: SiteView) -> Check:
+def _reachability(peer: SiteView, relay: str) -> Check:
+    """`relay` is the site by way of which it is reached, if it is."""
     seen = "never seen" if peer.contact_ms is None else f"last seen {peer.contact_ms / 1000:,.0f} s ago"
     detail = f"{seen}; {peer.problem}" if peer.problem else seen
     if peer.only_through_others or (peer.is_up and not peer.direct and peer.problem):
@@ -35,7 +37,8 @@ def _reachability(peer: SiteView) -> Check:
         return make_check(_GROUP, f"{peer.name} is up, and cannot be reached from here", detail, hint)
     if peer.is_up:
         away = f"{peer.distance.rtt_ms:.1f} ms away" if peer.distance else "distance unknown"
-        return make_check(_GROUP, f"{peer.name} is up", f"{away} {peer.note}".strip())
+        by_way = f", by way of {relay}: no direct connection can be made" if relay else ""
+        return make_check(_GROUP, f"{peer.name} is up", f"{away}{by_way} {peer.note}".strip())
     hint = f"check that its agent runs and that {peer.url or 'its address'} is reachable from here"
     return make_check(_GROUP, f"{peer.name} is {peer.state.value}", detail, hint)
 

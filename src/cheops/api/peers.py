@@ -22,11 +22,15 @@ from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
 from cheops.engine.events import Verified
 from cheops.errors import CheopsError
-from cheops.node.damaged_documents import MOST_DOCUMENTS, DocumentRequest
+from cheops.node.document_fetcher import MOST_DOCUMENTS, DocumentRequest
 from cheops.node.node import Node
+from cheops.peers.channel_requests import ChannelRequests
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.server import couch_routes
-from cheops.peers.endpoint import Peer, PeerEndpoint, PeerResponse, PeerService, RequestKind, json_body
+from cheops.peers.endpoint import PeerEndpoint
+from cheops.peers.requests import Peer, PeerResponse, RequestKind
+from cheops.peers.service import PeerService, json_body
+from cheops.peers.tunnels import TunnelEnds, TunnelServer
 from cheops.security.principal import OPEN
 from cheops.security.principal import peer as principal_of_site
 from cheops.text import printable, shortened
@@ -65,6 +69,9 @@ def peer_endpoint(node: Node, web: ASGIApp) -> PeerEndpoint:
         RequestKind.DOCUMENTS: documents,
     }
     service = PeerService(node, others)
+    ends = TunnelEnds(node.config.listen, node.config.gateway.listen)
+    tunnels = TunnelServer(node.name, ends, node.channels)
+    node.channels.serve(ChannelRequests(service, tunnels, node.refusal_log, web))
     return PeerEndpoint(node, service, None if node.keyring else check_open, web)
 
 

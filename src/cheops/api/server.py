@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from cheops.config.security import ClientsConfig
 from cheops.errors import CheopsError
 from cheops.node.node import Node
+from cheops.peers.endpoint import TAKE_OVER
 from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE, HandshakeLimits, TlsAcceptor, identity_at
 from cheops.store.codec import MAX_MESSAGE_BYTES
 
@@ -150,6 +151,9 @@ class LimitedProtocol(HttpToolsProtocol):
         for cycle in self._cycles:
             cycle.disconnected = True
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn would log a warning, which any client could cause. The handler of the request decides."""
+
     # -- sizes -----------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -223,7 +227,18 @@ class Connection(LimitedProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app_state = {**self.app_state, **connection_state(transport)}
+        self.app_state = {**self.app_state, **connection_state(transport), TAKE_OVER: self.take_over}
+
+    def take_over(self, protocol: asyncio.Protocol, head: bytes) -> None:
+        """Answer the current request with these bytes; from then on the connection is that of another protocol, and
+        counts no longer as one of a client."""
+        self._disconnect_cycles()  # uvicorn must send nothing when the handler ends
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.limiter.leave(self, self._address)
+        self.transport.write(head)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
 
 
 def connection_state(transport: asyncio.BaseTransport) -> dict[str, Any]:

@@ -7,10 +7,11 @@ sends the request to a site that is involved if this one is not: at most one hop
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TypeVar, cast
 from urllib.parse import quote, unquote
 
 import aiohttp
@@ -34,7 +35,11 @@ from cheops.log.names import resource_problem
 from cheops.log.operation import Command, FileRef, Kind
 from cheops.node.effects import Answers
 from cheops.node.node import Node
-from cheops.peers.client import REFUSED_CONNECTION, NoAddressError, connection_problem, read_response
+from cheops.peers.client import REFUSED_CONNECTION, connection_problem
+from cheops.peers.frames import HttpHead, Opening
+from cheops.peers.requests import HTTP
+from cheops.peers.streams import Response as ChannelResponse
+from cheops.peers.streams import Write
 from cheops.plugins import scope_functions
 from cheops.scope.parser import parse
 from cheops.scope.route import One, Replicas, resolve
@@ -232,7 +237,7 @@ async def execute(
 async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
     """The acceptance. It takes milliseconds, unless the store cannot save."""
     try:
-        return await asyncio.wait_for(answers.next(), max(timeout_s, _ACCEPTANCE_S))
+        return await answers.next(asyncio.get_running_loop().time() + max(timeout_s, _ACCEPTANCE_S))
     except TimeoutError:
         why = node.pump.trouble or "its store is slow"
         text = f"{node.name} has not accepted it yet, and still may: {why}"
@@ -269,47 +274,71 @@ async def forward(  # noqa: PLR0913, PLR0917 - where from, where to, and what
         )
     # Sites that are up first; one that seems down may be back, and is better than none.
     for site in sorted(elsewhere.sites, key=lambda site: site not in node.mesh.up):
-        if node.address_of(site) is None:
+        if not node.channels.can_reach(site):
             continue
         if response := await _send(node, request, site, path, content, timeout_s):
-            kept = {name: response.headers[name] for name in _FORWARDED_HEADERS if name in response.headers}
+            sent = dict(response.answer.headers)
+            kept = {name: sent[name.lower()] for name in _FORWARDED_HEADERS if name.lower() in sent}
             headers = {"Cheops-Site": quote(site), **kept}
-            media_type = response.headers.get("Content-Type")
-            return StreamingResponse(_body(response), response.status, headers, media_type=media_type)
+            return StreamingResponse(
+                response.body(), response.answer.status, headers, media_type=sent.get("content-type")
+            )
     raise elsewhere
+
+
+class _ForwardedResponse:
+    """The response of another site, while it comes."""
+
+    def __init__(self, response: ChannelResponse, stack: AsyncExitStack, timeout_s: float) -> None:
+        self.answer = response.answer
+        self._response = response
+        self._stack = stack
+        self._timeout_s = timeout_s
+
+    async def body(self) -> AsyncIterator[bytes]:
+        async with self._stack:
+            async for piece in self._response.pieces(1, self._timeout_s):
+                yield piece
 
 
 async def _send(  # noqa: PLR0913, PLR0917 - as above
     node: Node, request: Request, site: str, path: str, content: FormData | bytes, timeout_s: float
-) -> aiohttp.ClientResponse | None:
+) -> _ForwardedResponse | None:
     """The response of a site; None if the site certainly did not get the request, so that another one can be tried."""
-    is_form = isinstance(content, FormData)
     headers = {HOP_HEADER: quote(node.name), "Accept": request.headers.get("Accept", "*/*")}
     headers |= authenticator.limits_header(principal_of(request).reach)
-    if not is_form:
+    body, send_more = b"", None
+    if isinstance(content, FormData):
+        payload = (await _copy_form(content))()
+        headers |= {str(name): str(value) for name, value in payload.headers.items()}
+        send_more = partial(_write_payload, payload)
+    else:
         headers["Content-Type"] = "application/json"
+        body = content
     try:
-        return await node.peer_client.request(
-            site,
-            request.method,
-            path,
-            data=await _copy_form(content) if isinstance(content, FormData) else content,
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=timeout_s + _EXTRA_TIMEOUT_S),
-        )
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoAddressError):
-        return None  # there was no connection, so nothing was sent
-    except (aiohttp.ClientError, OSError) as error:
+        channel = await node.channels.channel(site)
+    except OSError:
+        return None  # there is no connection, so nothing was sent
+    opening = Opening(HTTP, body, http=HttpHead(request.method, path, tuple(headers.items())))
+    stack = AsyncExitStack()
+    longest_s = timeout_s + _EXTRA_TIMEOUT_S
+    try:
+        async with asyncio.timeout(longest_s):
+            response = await stack.enter_async_context(channel.open(opening, send_more))
+    except OSError as error:
         problem = connection_problem(error)
         raise _lost(f"{site} got the request, but its response was lost: {problem}. It may have taken effect") from None
+    return _ForwardedResponse(response, stack, longest_s)
 
 
-async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in response.content.iter_any():
-            yield chunk
-    finally:
-        response.close()
+async def _write_payload(payload: aiohttp.Payload, write: Write) -> None:
+    """As aiohttp writes it to a connection of its own."""
+
+    class Writer:
+        async def write(self, chunk: bytes) -> None:
+            await write(bytes(chunk))
+
+    await payload.write(cast("aiohttp.abc.AbstractStreamWriter", Writer()))
 
 
 async def _copy_form(form: FormData) -> aiohttp.FormData:
@@ -341,20 +370,21 @@ async def post_to_site(  # noqa: PLR0913, PLR0917 - where, what, and on whose be
     node: Node, site: str, path: str, body: bytes, kind: type[T], reach: Reach, wait_s: float = 0.0
 ) -> T:
     """`wait_s` is how long the other site may take to do what it is asked for."""
-    if node.address_of(site) is None:
+    if not node.channels.can_reach(site):
         raise _unreachable(f"the address of '{site}' is not known")
     headers = {HOP_HEADER: quote(node.name), "Content-Type": "application/json"}
     headers |= authenticator.limits_header(reach)
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S + wait_s, sock_connect=5)
-    sent = node.peer_client.request(site, "POST", path, data=body, headers=headers, timeout=timeout)
     try:
-        async with sent as response:
-            content = await read_response(response, MAX_MESSAGE_BYTES)
+        channel = await node.channels.channel(site)
+    except OSError as error:
+        raise _unreachable(f"{site} is unreachable: {connection_problem(error)}") from None
+    opening = Opening(HTTP, body, http=HttpHead("POST", path, tuple(headers.items())))
+    try:
+        async with asyncio.timeout(_TIMEOUT_S + wait_s), channel.open(opening) as response:
+            content = await response.body.read(MAX_MESSAGE_BYTES)
             if response.status >= 400:
                 status = response.status if response.status in set(HTTPStatus) else 502
                 raise CheopsError(from_json(content, Problem).detail, status=status)
             return from_json(content, kind)
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoAddressError) as error:
-        raise _unreachable(f"{site} is unreachable: {connection_problem(error)}") from None
-    except (aiohttp.ClientError, TimeoutError, OSError, *_UNREADABLE) as error:
+    except (OSError, *_UNREADABLE) as error:
         raise _lost(f"the response of {site} was lost: {connection_problem(error)}") from None

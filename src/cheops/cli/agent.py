@@ -41,6 +41,7 @@ def agent_command(
     gc.disable()
     from cheops.agent import run_agent  # noqa: PLC0415
 
+    gc.collect()  # dataclasses with slots are made twice, and only the second class is used
     gc.freeze()
     gc.enable()
     handler = logging.StreamHandler()

@@ -368,7 +368,8 @@ def draw_operation(out: Console, op: "OperationView") -> None:
         again = " (replay)" if reply.replayed else ""
         took = "-" if reply.took_ms is None else f"{reply.took_ms} ms"
         status = styled_status(reply.status).append(again)
-        detail, output = one_line(reply.detail, 200) or "-", printable_lines(reply.output) or "-"
+        missing = f"not here: {reply.output_missing}" if reply.output_missing else "-"
+        detail, output = one_line(reply.detail, 200) or "-", printable_lines(reply.output) or missing
         rows.add_row(reply.site, status, short_time(reply.at), took, detail, output)
     print_table(out, rows)
 

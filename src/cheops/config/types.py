@@ -35,7 +35,7 @@ from cheops.config.settings import (
     section,
     setting,
 )
-from cheops.config.values import BOOLEAN, TEXT, ValueType, count, duration, read_name, read_path
+from cheops.config.values import BOOLEAN, TEXT, ValueType, choice, count, duration, read_name, read_path
 from cheops.engine.settings import Checkpoint, Decompose, Logic, ResourceType
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
@@ -186,6 +186,12 @@ class TypeConfig(Section):
         "The name of a plugin that combines concurrent operations that do not commute.",
     )
     parallel: bool = setting(BOOLEAN, False, "Whether all sites run an operation at once, instead of its origin first.")
+    outputs: str = setting(
+        choice(("fetch", "share"), str),
+        "fetch",
+        "Where outputs are: `fetch`, at the site that ran the command and where the operation was submitted, and other "
+        "sites fetch one when somebody looks at it; `share`, at all sites.",
+    )
     policy: Policy = setting(  # applies only with security on: see SiteConfig.engine
         ValueType("section", _read_policy, settings=_POLICY),
         Policy(),
@@ -244,6 +250,7 @@ class TypeConfig(Section):
             decompose=self.on_error_plugin or self.decompose,
             logic=self.logic_plugin,
             parallel=self.parallel,
+            shares_outputs=self.outputs == "share",
         )
 
     @property

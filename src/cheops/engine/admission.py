@@ -269,7 +269,8 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
 
 def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
     """Whether the peer is on the list that is known here. If nothing is known of the resource, the list in the snapshot
-    counts; otherwise that list must be newer, and its author must have been allowed to set it."""
+    counts, and this site must be on it, or have been on one before: then it learns that it has left. Otherwise that
+    list must be newer, and its author must have been allowed to set it."""
     history = replica.history
     listing = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(listing.rtype if listing else replica.type.name)
@@ -282,7 +283,9 @@ def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
         return True
     ours = history.site_list_op
     if peer not in (listing.sites or ()) or ours is None:
-        return {peer, replica.site}.issubset(listing.sites or ()) and not history.ops
+        arrived = (*message.ops, *replica.inbox.waiting.values())
+        is_named = any(replica.site in (op.sites or ()) for op in arrived)
+        return is_named and peer in (listing.sites or ()) and not history.ops
     return listing.stamp > ours.stamp and snapshot_violation(message.ops, policy, history, replica.gone.ever) is None
 
 

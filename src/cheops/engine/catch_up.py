@@ -15,7 +15,7 @@ only the source sends. So a log is sent once to a site that joins, however many 
 
 from collections.abc import Container
 
-from cheops.engine import dispatch, snapshot
+from cheops.engine import dispatch, hub, snapshot
 from cheops.engine.documents import Message
 from cheops.engine.events import Effects
 from cheops.engine.replica import Replica
@@ -27,26 +27,36 @@ from cheops.log.operation import Operation, Origin, Reply
 
 def attend(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms: int) -> None:
     """Send a peer what it is missing, if it is up and that is due."""
-    if peer not in up or peer not in set(replica.targets()):
+    if peer not in up or peer not in replica.targets():
         return
     view = replica.peer(peer)
-    if view.resend.is_due(now_ms) and replica.is_behind(peer):
-        send_missing(replica, peer, out, now_ms)
+    view.in_charge = view.in_charge and replica.is_behind(peer)
+    if view.resend.is_due(now_ms) and replica.is_behind(peer) and _is_task(replica, peer):
+        send_missing(replica, peer, up, out, now_ms)
     elif view.is_recheck_due(now_ms):
         send_all_again(replica, peer, out, now_ms)
 
 
-def send_missing(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+def _is_task(replica: Replica, peer: str) -> bool:
+    """Whether it is up to this site that a peer gets what it lacks, or is asked what it has."""
+    view = replica.peer(peer)
+    # A site that has left gets no reports of others: so what it knows and they may not, is its own task.
+    if view.is_asked or view.is_silent or view.in_charge or not replica.is_involved:
+        return True
+    return view.source == replica.site or replica.owes(peer)
+
+
+def send_missing(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms: int) -> None:
     """Send what a peer is missing, or ask what it has; the next attempt waits until the resend timer is due."""
     view = replica.peer(peer)
     if view.is_silent or (view.source == replica.site and not view.must_ask):
-        _send_next(replica, peer, out, now_ms)
-    elif view.must_ask or view.source or not _repeat(replica, peer, out, now_ms):
+        _send_next(replica, peer, up, out, now_ms)
+    elif view.must_ask or view.source or not _repeat(replica, peer, up, out, now_ms):
         view.note_question(now_ms)
         dispatch.send(replica, peer, out, ask=True)
 
 
-def _send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+def _send_next(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms: int) -> None:
     """Send the next batch of what a peer is missing: the documents of all sites."""
     view = replica.peer(peer)
     if not covers(view.known, replica.history.floor):
@@ -57,7 +67,7 @@ def _send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     # By stamp, so that causes come before their effects: a batch that ends in the middle leaves nothing waiting.
     ops, more_ops = dispatch.first_batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
     replies, more_replies = dispatch.first_batch(replica.replies.beyond(view.known_replies), replica.limits)
-    _send_batch(replica, peer, [*ops, *_listing_for(replica, peer, ops)], replies, out)
+    _send_batch(replica, peer, [*ops, *_listing_for(replica, peer, ops)], replies, up, out, now_ms)
     view.note_batch(_last(ops), _last_replies(replies), now_ms, unfinished=more_ops or more_replies)
 
 
@@ -70,21 +80,21 @@ def _listing_for(replica: Replica, peer: str, ops: list[Operation]) -> list[Oper
     return [max(listings, key=lambda op: op.stamp)] if listings else []
 
 
-def _repeat(replica: Replica, peer: str, out: Effects, now_ms: int) -> bool:
+def _repeat(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms: int) -> bool:
     """Send again what this site made and pushed, and the peer has not acknowledged. False if there is nothing of that,
     or more than a batch: then the peer chooses a source."""
     view, own = replica.peer(peer), replica.origin
     if not covers(view.known, replica.history.floor):
         return False
-    known, known_replies = view.known.get(own, 0), view.known_replies.get(own, 0)
+    known, owed = view.known.get(own, 0), replica.duties.owed_to(peer)
     ops = [op for op in replica.history.ops.values() if op.origin == own and op.seq > known]
-    replies = [reply for reply in replica.replies.of_origin(own) if reply.n > known_replies]
+    replies = [one for one in replica.replies.beyond(view.known_replies) if one.n <= owed.get(one.origin, 0)]
     if not ops and not replies:
         return False
     pushed, pushed_replies = view.take_pushed(replica.history.known, replica.replies.known)
     # What was pushed just now may be on its way.
     ops = [op for op in ops if contains(pushed, op.id)]
-    replies = [reply for reply in replies if reply.n <= pushed_replies.get(own, 0)]
+    replies = [reply for reply in replies if reply.n <= pushed_replies.get(reply.origin, 0)]
     if not ops and not replies:
         view.resend.wait_first(now_ms)
         return True
@@ -92,12 +102,21 @@ def _repeat(replica: Replica, peer: str, out: Effects, now_ms: int) -> bool:
     replies, more_replies = dispatch.first_batch(replies, replica.limits)
     if more_ops or more_replies:
         return False
-    _send_batch(replica, peer, ops, replies, out)
+    view.forget_told()
+    _send_batch(replica, peer, ops, replies, up, out, now_ms)
     view.note_repeat(now_ms)
     return True
 
 
-def _send_batch(replica: Replica, peer: str, ops: list[Operation], replies: list[Reply], out: Effects) -> None:
+def _send_batch(  # noqa: PLR0913, PLR0917 - what goes into the message
+    replica: Replica,
+    peer: str,
+    ops: list[Operation],
+    replies: list[Reply],
+    up: Container[str],
+    out: Effects,
+    now_ms: int,
+) -> None:
     introduced = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
     matrices = tuple(map(replica.history.find_matrix, sorted(introduced)))
     known = replica.peer(peer).known_replies
@@ -111,6 +130,8 @@ def _send_batch(replica: Replica, peer: str, ops: list[Operation], replies: list
         matrices=matrices,
         replies_after=after,
         ask=True,
+        passed=hub.reports_for(replica, peer, now_ms),
+        for_others=hub.relies_on(replica, peer, up),
     )
 
 

@@ -28,7 +28,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from cheops.engine import admission, incarnation
-from cheops.engine.documents import MAX_LOST, LostContent, Message, Proof, key_of
+from cheops.engine.documents import MAX_LOST, LostContent, Message, Proof, Report, key_of
 from cheops.engine.events import Effects, Notify
 from cheops.engine.intake import BAD_NUMBER
 from cheops.engine.progress import PeerProgress
@@ -49,7 +49,7 @@ _WHOLE_BYTES = 4_000_000  # until then, operations are kept as a whole
 _MOST_BYTES = 12_000_000  # until then, without what no policy looks at
 
 
-def note_summary(replica: Replica, view: PeerProgress, message: Message) -> None:
+def note_summary(replica: Replica, view: PeerProgress, message: Message | Report) -> None:
     """Compare the contents, if the sender of a message knows the same ids."""
     if message.summary and dict(message.known) == replica.history.known:
         view.note_difference(differs=differ(replica.history.summary(), message.summary))

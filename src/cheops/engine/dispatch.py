@@ -4,16 +4,25 @@ What is sent, and when, is decided in exchange.py (what is new) and catch_up.py 
 """
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cheops.engine import tombstones
-from cheops.engine.documents import Message, Piece, Snapshot, document_size
+from cheops.engine.admission import waiting_for_refused
+from cheops.engine.documents import Message, Piece, Report, Snapshot, document_size
 from cheops.engine.events import Effects, Send
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, Vector
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Origin, Reply, Statement
+
+
+class PassedReport(NamedTuple):
+    """A report of another site, and for how long this one has had it."""
+
+    report: Report
+    age_ms: int
+
 
 SharedDocument = TypeVar("SharedDocument", bound=Operation | Reply | Matrix)
 
@@ -35,9 +44,13 @@ def send(  # noqa: PLR0913 - a message's fields
     seal_wanted: Vector = NOTHING,
     seal_origins: tuple[Origin, ...] = (),
     statements: tuple[Statement, ...] = (),
-    dropped: bool = False,
+    dropped: Vector = NOTHING,
+    passed: tuple[PassedReport, ...] = (),
+    pull: bool = False,
+    for_others: bool = False,
+    unreached: tuple[str, ...] = (),
 ) -> None:
-    """Send a message, with what this site knows and has at the moment."""
+    """Send a message, with what this site knows and has at the moment. `for_others`: the receiver may pass that on."""
     message = Message(
         replica.resource,
         replica.origin.incarnation,
@@ -62,10 +75,18 @@ def send(  # noqa: PLR0913 - a message's fields
         seal_origins=seal_origins,
         statements=statements,
         over=tombstones.last_stamp(replica),
+        ready=replica.is_ready,
         closed=replica.is_closed,
-        dropped=dropped,
+        dropped=dict(dropped),
+        number=replica.duties.next_report(),
+        for_others=for_others,
+        unreached=unreached,
+        refuses=bool(replica.inbox.refused and waiting_for_refused(replica)),
+        reports=tuple(one.report for one in passed),
+        ages=tuple(one.age_ms for one in passed),
+        pull=pull,
     )
-    replica.outbox.note_sent(peer, with_replies=bool(replies))
+    replica.outbox.note_sent(peer)
     out.others.append(Send(peer, message))
 
 

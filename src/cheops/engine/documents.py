@@ -31,6 +31,7 @@ from cheops.log.operation import (
     Ordinal,
     Origin,
     Reply,
+    Signature,
     Stamp,
     Statement,
     Vector,
@@ -128,6 +129,8 @@ class PeerRecord(Struct, frozen=True, omit_defaults=True):
     digest: OptionalName | None = None  # None: that of `Progress`
     busy: bool = False
     differs: bool = False
+    dropped: bool = False
+    refuses: bool = False
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
@@ -158,7 +161,9 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     progress: Progress | None = None
     generation: Number = 0  # of this site's origin in the resource, see `Drops`
     due_ms: Number | None = None  # a tombstone: when the resource may be dropped
-    closed: bool = False  # this site has promised to add nothing to it: see tombstones.py
+    closed: bool = False  # this site has promised to add nothing to it as it is: see tombstones.py
+    # Sites that left, and are not known to know it: the lists that named them may be forgotten.
+    untold: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)] = ()
 
 
 class LostContent(Struct, frozen=True, omit_defaults=True):
@@ -238,9 +243,9 @@ NO_DROPS = Drops()
 
 
 class Peers(DocumentBase, frozen=True, tag="peers"):
-    """The last known incarnation of each other site."""
+    """The incarnation of each other site at which all its resources were looked at; empty: it was removed since."""
 
-    incarnations: Mapping[Name, Name]
+    incarnations: Mapping[Name, OptionalName]
 
 
 class SiteClock(DocumentBase, frozen=True, tag="clock"):
@@ -327,6 +332,26 @@ class Piece(Struct, frozen=True, array_like=True):
     total: Ordinal
 
 
+class Report(Struct, frozen=True, omit_defaults=True):
+    """What a site says of itself: what it has of a resource. Others pass it on, see hub.py. The signature is by the
+    site, over the resource and all the rest."""
+
+    origin: Origin
+    number: Number  # the greater one is the later one
+    known: Vector
+    known_replies: Vector
+    settled: Vector
+    digest: OptionalName = ""
+    summary: Summary = ""
+    busy: bool = False
+    closed: bool = False
+    signature: Signature = ""
+
+    @property
+    def incarnation(self) -> str:
+        return self.origin.incarnation
+
+
 class Message(DocumentBase, frozen=True, tag="message"):
     resource: Name
     incarnation: Incarnation  # of the sender's origin: what an earlier one knew, this one may not
@@ -354,17 +379,47 @@ class Message(DocumentBase, frozen=True, tag="message"):
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
     seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
-    closed: bool = False  # the sender has promised to add nothing to the log: see tombstones.py
+    ready: bool = False  # the sender has nothing against forgetting the resource: see tombstones.py
+    closed: bool = False  # the sender has promised to add nothing to the log as it is
     over: Stamp | None = (
         None  # the last stamp in the log, if all sites have deleted the resource, or the sender has left
     )
-    dropped: bool = False  # the sender has dropped the resource that the receiver wrote about: see tombstones.py
+    dropped: Vector = field(default_factory=dict)  # a log of which the receiver wrote, and which the sender has dropped
+    number: Number = 0  # of the report that this message is
+    for_others: bool = False  # the sender relies on the receiver to pass that report on, and the sender's own replies
+    signature: Signature = ""  # of that report, see `Report`
+    reports: Annotated[tuple[Report, ...], Meta(max_length=MAX_SITES)] = ()  # of other sites
+    ages: Annotated[tuple[Number, ...], Meta(max_length=MAX_SITES)] = ()  # for how many ms the sender has had each
+    pull: bool = False  # the sender asks for the replies and reports that it lacks
+    unreached: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)] = ()  # sites that the sender cannot reach now
+    refuses: bool = False  # the sender refuses an operation that others depend on
+
+    def report_of(self, site: str) -> Report:
+        """The report that this message is, as a message of a site."""
+        return Report(
+            Origin(site, self.incarnation),
+            self.number,
+            self.known,
+            self.known_replies,
+            self.settled,
+            self.digest,
+            self.summary,
+            self.busy,
+            self.closed,
+            self.signature,
+        )
 
 
 def size_of(message: Message) -> int:
     """The approximate number of bytes of a message. Commands and their outputs are nearly all of it."""
     documents: tuple[Operation | Reply | Matrix, ...] = (*message.matrices, *message.ops, *message.replies)
-    return 500 + sum(map(document_size, documents)) + (_snapshot_size(message.snapshot) if message.snapshot else 0)
+    reports = 100 * len(message.reports)
+    return (
+        500
+        + reports
+        + sum(map(document_size, documents))
+        + (_snapshot_size(message.snapshot) if message.snapshot else 0)
+    )
 
 
 def _snapshot_size(snapshot: Snapshot) -> int:

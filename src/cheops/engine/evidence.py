@@ -53,9 +53,13 @@ class Evidence:
         return self._absence(op)
 
     def has_settled(self, op: Operation) -> Presence:
-        """Whether the site has run an operation, or passed it over."""
-        if contains(self.settled, op.id) or self._is_done(op):
+        """Whether the site has run an operation, or passed it over for good."""
+        if contains(self.settled, op.id) and not self._may_have_been_absent:
             return Presence.HAS
+        if self._is_done(op):
+            return Presence.HAS
+        if contains(self.settled, op.id) and self.site != self.replica.site:
+            return Presence.NOT_KNOWN
         return self._absence(op)
 
     def pending(self) -> int | None:
@@ -72,10 +76,24 @@ class Evidence:
         ops = self.replica.history.ops
         if covers(self.settled, self.replica.history.known):
             return False
-        if self.is_reported and not self.is_empty and not self.is_relayed:
+        if self.is_reported and not self.is_empty and not self.is_relayed and not self._may_have_been_absent:
             return any(not contains(self.settled, op.id) for op in reversed(ops.values()))  # mostly the newest
         pending = self.pending()
         return None if pending is None else pending > 0
+
+    @cached_property
+    def _may_have_been_absent(self) -> bool:
+        """While a site is off the list, it passes over what the others run. When it is on the list again, it has all of
+        that to run, and does not take its word back: only when it has settled the new list, it has settled the rest."""
+        history = self.replica.history
+        by = history.site_list_op
+        if by is None or contains(self.settled, by.id):
+            return False
+        listings = [op for op in history.listings if contains(self.settled, op.id) and op.id not in history.orphans]
+        if any(self.site not in (op.sites or ()) for op in listings):
+            return True
+        newest = max(listings, key=lambda op: op.stamp, default=None)
+        return newest is not None and history.may_have_forgotten_newer(newest)
 
     def _absence(self, op: Operation) -> Presence:
         """What it means that there is no sign of an operation."""

@@ -11,7 +11,7 @@ Only sites involved in a resource get messages about it: see `Replica.targets`.
 
 from collections.abc import Container, Iterable, Mapping
 
-from cheops.engine import admission, contents, dispatch, snapshot
+from cheops.engine import admission, contents, dispatch, hub, snapshot, tombstones
 from cheops.engine.documents import MAX_WANTED, Message, key_of
 from cheops.engine.events import Effects
 from cheops.engine.replica import Replica
@@ -22,45 +22,64 @@ from cheops.log.operation import Operation, OpId, Origin, Statement
 # -- sending ---------------------------------------------------------------------------------------------
 
 
-def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
+def send_pending(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None:
     """Send what this step produced: one message per peer, with the state at the end of the step.
 
-    Operations go to all sites involved at once. A reply goes at once only to the origin of its operation,
-    where a client may wait for it; the others get it with the next message to them, or with the next tick.
+    Operations go to all sites involved at once, and a reply to the site that passes it on (hub.py). Others that
+    should get it do so with the next message to them, or with the next tick.
     """
     ops, replies, acknowledgements = replica.outbox.take()
+    if not ops and not replies and not acknowledgements:
+        return
     find = replica.history.find_matrix
     # Not of an operation that is only proof: its matrix may never have come here.
     introduced = [op.matrix.hash for op in ops if op.matrix.introduced == op.stamp and op.id in replica.history.ops]
     held = {replica.history.ops[op.id].matrix.hash for op in ops if op.id in replica.history.ops}
     matrices = tuple(find(hash_) for hash_ in introduced if hash_ in held)
     waited_for = {reply.op.origin.site for reply in replies if reply.op}
-    involved = tuple(replica.targets()) if ops or replies else ()
+    receivers = hub.assign(replica, replies, up)
+    involved = [peer for peer in replica.targets() if ops or peer in receivers]
     # A site that is catching up gets the new ones after the old: now they would only wait there, and be sent twice. But
     # another content of an id that it knows comes only now.
     is_proof = any(op.id in replica.proofs for op in ops)
     pushed = [peer for peer in involved if is_proof or not replica.peer(peer).is_catching_up]
     for peer in pushed:
-        replica.peer(peer).note_push(replica.history.known, replica.replies.known, now_ms)
-        replica.outbox.defer_replies(peer, replies)
+        replica.note_push(peer, now_ms)
         if ops or peer in waited_for:
             acknowledgements.setdefault(peer, set())
         else:
             replica.outbox.acknowledge_later(peer)
     for peer, wanted in acknowledgements.items():
         is_new = peer in pushed
-        first, *rest = dispatch.batches(replica.outbox.deferred_replies(peer), replica.limits) or [[]]
-        dispatch.send(
-            replica,
-            peer,
-            out,
-            ops=ops if is_new else (),
-            replies=tuple(first),
-            matrices=matrices if is_new else (),
-            wanted=tuple(sorted(wanted))[:MAX_WANTED],
-        )
-        for batch in rest:
-            dispatch.send(replica, peer, out, replies=tuple(batch))
+        new = (ops, matrices) if is_new else ((), ())
+        _send(replica, peer, new, wanted, up, out)
+
+
+def _send(  # noqa: PLR0913, PLR0917 - what goes into the message
+    replica: Replica,
+    peer: str,
+    new: tuple[tuple[Operation, ...], tuple[Matrix, ...]],
+    wanted: Iterable[str],
+    up: Container[str],
+    out: Effects,
+) -> None:
+    """Send a peer this, and the replies that it gets from this site."""
+    ops, matrices = new
+    first, *rest = hub.batches_for(replica, peer)
+    dispatch.send(
+        replica,
+        peer,
+        out,
+        ops=ops,
+        replies=first.replies,
+        replies_after=first.after,
+        matrices=matrices,
+        wanted=tuple(sorted(wanted))[:MAX_WANTED],
+        for_others=not ops and hub.relies_on(replica, peer, up),
+        unreached=tuple(site for site in replica.targets() if site not in up) if ops else (),
+    )
+    for batch in rest:
+        dispatch.send(replica, peer, out, replies=batch.replies, replies_after=batch.after)
 
 
 def send_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out: Effects) -> None:
@@ -105,9 +124,9 @@ def ask_for_statement(replica: Replica, peer: str, stable: Vector, origins: tupl
     dispatch.send(replica, peer, out, seal_wanted=stable, seal_origins=origins)
 
 
-def report_dropped(replica: Replica, peer: str, out: Effects) -> None:
-    """Tell a peer that this site has dropped the resource that it wrote about."""
-    dispatch.send(replica, peer, out, dropped=True)
+def report_dropped(replica: Replica, peer: str, log: Vector, out: Effects) -> None:
+    """Tell a peer that this site has dropped the log that it wrote about."""
+    dispatch.send(replica, peer, out, dropped=log)
 
 
 def send_statement(replica: Replica, peer: str, statement: Statement, out: Effects) -> None:
@@ -136,7 +155,8 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
         return missing or set()
     answer = _take_operations(replica, peer, message.ops, matrices, out)
     missing = deliver(replica, matrices, out)
-    _take_replies(replica, message, out)
+    if tombstones.may_be_same_life(replica, message):
+        _take_replies(replica, message, out)
     if peer in set(replica.targets()):
         _compare_later(replica, peer, message)
         if answer and message.ask:  # not an answer to an answer

@@ -14,6 +14,7 @@ What is not known (see `evidence`) is never counted as converged. A resource tha
 sites have reported; one that was anything else stays what it was, because nobody has reported that this is over.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from cheops.engine import drift, incarnation, tombstones
@@ -24,6 +25,7 @@ from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
 from cheops.log.operation import OpId, Reply, Status
+from cheops.text import in_words
 
 
 class State(StrEnum):
@@ -92,14 +94,25 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
     if replica.drafts or (replica.withdrawn and incarnation.waiting(replica)):
         return State.CONVERGING
     sites = [site for site in counted_sites(replica) if not replica.has_dropped(site)]
-    found = [evidence_of(replica, site) for site in sites]
-    pending = [one.is_pending() for one in found]
-    if not sites or True in pending:
+    is_certain = _is_nothing_pending(replica, sites)
+    if not sites or is_certain is False:
         return State.CONVERGING
     others = [replica.peer(site) for site in sites if site != replica.site]
-    if None in pending or any(one.is_relayed for one in found) or any(peer.is_unknown for peer in others):
+    if is_certain is None or any(peer.is_unknown for peer in others):
         return State.UNKNOWN
     return _compared(replica, others, is_here=replica.site in sites)
+
+
+def _is_nothing_pending(replica: Replica, sites: Iterable[str]) -> bool | None:
+    """Whether no operation is pending at any of these sites; None if that is not certain."""
+    is_certain = True
+    for site in sites:
+        found = evidence_of(replica, site)
+        is_pending = found.is_pending()
+        if is_pending:
+            return False  # whatever is known of the others
+        is_certain = is_certain and is_pending is not None and not found.is_relayed
+    return True if is_certain else None
 
 
 def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
@@ -110,10 +123,23 @@ def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
         return True
     if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
         return True
-    if replica.inbox.refused and waiting_for_refused(replica):
+    if (replica.inbox.refused and waiting_for_refused(replica)) or refusal(replica):
         return True
     differing = [site for site, peer in replica.peers.items() if peer.differs]
     return bool(differing) and not set(replica.targets()).isdisjoint(differing)
+
+
+def refusal(replica: Replica) -> str:
+    """Which sites refuse what this one has, and what to do; empty if none does."""
+    refusing = [site for site, peer in replica.peers.items() if peer.refuses and site in replica.sites]
+    behind = [site for site in sorted(refusing) if not covers(replica.peers[site].known, replica.history.known)]
+    if not behind:  # the usual case; or they have taken it since, by what others pass on
+        return ""
+    return (
+        f"{in_words(behind)} {'refuses' if len(behind) == 1 else 'refuse'} operations that {replica.site} has: "
+        f"'cheops status' there says which, and why. If two resources of this name were made, create one of them "
+        "under another id"
+    )
 
 
 def _compared(replica: Replica, others: list[PeerProgress], *, is_here: bool) -> State:

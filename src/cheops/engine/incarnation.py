@@ -21,7 +21,7 @@ operations are dirty: a base must wipe them (a replace operation, a checkpoint, 
 else counts. Where there is none, the status says so (`doubt`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -323,6 +323,32 @@ def trust(replica: Replica, out: Effects) -> None:
         replica.save_ledger(out)
 
 
+# -- earlier stores of other sites ------------------------------------------------------------------------
+
+
+def release_stranded(replica: Replica, up: Container[str]) -> None:
+    """Do not wait for ever for what a store made that is replaced. If all sites are up and know the same, and none has
+    what an operation of that store depends on, it was withdrawn there, or lost with the store. The operation is then
+    issued again, or lost too."""
+    if not replica.inbox.waiting:  # the usual case
+        return
+    known, stores = replica.history.known, {**replica.met, replica.site: replica.origin.store}
+    stranded = [
+        op
+        for op in replica.inbox.waiting.values()
+        if stores.get(op.origin.site, op.origin.store) != op.origin.store
+        and not covers(known, {**op.deps, op.origin: op.seq - 1})
+    ]
+    if stranded and all(site in up and _knows_the_same(replica, site) for site in replica.targets()):
+        for op in stranded:
+            replica.inbox.release(op)
+
+
+def _knows_the_same(replica: Replica, site: str) -> bool:
+    view, known = replica.peer(site), replica.history.known
+    return not view.must_ask and covers(known, view.known) and covers(view.known, known)
+
+
 # -- issuing again --------------------------------------------------------------------------------------
 
 
@@ -345,7 +371,8 @@ def unheard(replica: Replica) -> Iterator[str]:
         return
     for site in sorted(sites_to_hear(replica)):
         view = replica.peers.get(site)
-        is_heard = view is not None and not view.is_unknown and bool(view.incarnation)
+        # By the site itself: what others pass on may be older than what this site has lost.
+        is_heard = view is not None and not (view.is_unknown or view.by_others) and bool(view.incarnation)
         ours = {one: n for one, n in view.known.items() if one.site == replica.site} if view else {}
         if not is_heard or not covers(replica.history.known, ours):
             yield site

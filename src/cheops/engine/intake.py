@@ -19,26 +19,28 @@ which this site would acknowledge it. The edge adds what needs keys or a clock (
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from cheops.engine.admission import REFUSED
-from cheops.engine.documents import Message
+from cheops.engine.documents import Message, Report
 from cheops.engine.events import Effects, Notify
 from cheops.log import names
 from cheops.log.causality import Vector, covers
-from cheops.log.operation import Kind, Operation, Origin, Reply, Seal
+from cheops.log.operation import Kind, Operation, Origin, Reply, Seal, hash_of_output
 from cheops.log.seals import without_statement
 from cheops.text import duration_text, in_words, is_invisible, printable, shortened
 
 BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "future stamp", "stamp of another site"
-UNPROVEN_SEAL = "unproven seal"
+UNPROVEN_SEAL, WRONG_OUTPUT = "unproven seal", "wrong output"
 LATEST_MS = 253_402_300_799_999  # the end of the year 9999: no clock is beyond it, and later times leave room to count
 TOO_FAR_MS = 24 * 3600 * 1000  # stamps further ahead are refused for good
 _MOST_NAMES = 1_024  # remembered, of at most 1,000 characters each
 _RESERVED_MARKS = ("!", "*")  # of the keys of special kinds, and of "everything"; no type begins with them
 
 SignedDocument = Operation | Reply
+Said = TypeVar("Said", Message, Report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def document_objection(document: SignedDocument) -> Objection | None:
         return Objection(BAD_NAME, problem)
     if isinstance(document, Operation):
         return _name_objection(document) or _number_objection(document)
+    if document.output and document.output_hash and hash_of_output(document.output) != document.output_hash:
+        return Objection(WRONG_OUTPUT, "it has another output than its site has signed")
     return None if _is_readable(document.key) else Objection(BAD_NAME, "its key has an invisible character")
 
 
@@ -165,7 +169,7 @@ def without(message: Message, bad: Mapping[int, object]) -> Message:
     return replace(message, ops=ops, replies=replies, replies_after=after)
 
 
-def without_more_of(own: Origin, message: Message, known: Vector, known_replies: Vector) -> Message:
+def without_more_of(own: Origin, message: Said, known: Vector, known_replies: Vector) -> Said:
     """A message that says no more about this site's own operations and replies than this site has made: nobody else
     can know more, and a sender that says so could keep this site waiting for them for ever. How it sums up what it has
     then says nothing: it is about more than is left here."""

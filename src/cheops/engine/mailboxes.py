@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 from cheops.bounded import BoundedMap
 from cheops.engine.settings import Limits, RetryTimer
-from cheops.log.operation import Operation, OpId, Reply
+from cheops.log.causality import NOTHING, Vector, joined
+from cheops.log.operation import Operation, OpId, Origin, Reply
 
+_PULL_DELAYS = 4  # times as long as until a document is sent again: the hub has to hear all others first
+_RARELY_MS = 60_000  # between two pulls after that
+_MOST_PULLS = 6  # without anything new: the hub reports by itself when there is more
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
 
@@ -70,10 +74,9 @@ class Outbox:
         self._replies: list[Reply] = []  # likewise
         # Peers that get a message at the end of this step, and the matrices to request from them.
         self._acknowledgements: dict[str, set[str]] = {}
-        # Peers that get a message with the next tick, unless one goes to them before.
-        self._later: set[str] = set()
-        # Replies that go with the next message to a peer.
-        self._replies_later: dict[str, list[Reply]] = {}
+        # Peers that get a message with the next tick but one, unless one goes to them before; and whether that is the
+        # next one by now. A run that takes a moment is over by then, and its reply goes with it.
+        self._later: dict[str, bool] = {}
 
     @property
     def has_deferred(self) -> bool:
@@ -89,12 +92,14 @@ class Outbox:
         self._acknowledgements.setdefault(peer, set()).update(wanted)
 
     def acknowledge_later(self, peer: str) -> None:
-        self._later.add(peer)
+        self._later.setdefault(peer, False)
 
     def flush_pending(self) -> None:
-        """On a tick: deferred acknowledgements go at the end of this step."""
+        """On a tick: deferred acknowledgements that have waited for one before go at the end of this step."""
         for peer in sorted(self._later):
-            self.acknowledge(peer)
+            if self._later[peer]:
+                self.acknowledge(peer)
+            self._later[peer] = True
 
     def take(self) -> Pending:
         """What is to be sent at the end of this step."""
@@ -102,18 +107,73 @@ class Outbox:
         self._ops, self._replies, self._acknowledgements = [], [], {}
         return pending
 
-    def defer_replies(self, peer: str, replies: Iterable[Reply]) -> None:
-        self._replies_later.setdefault(peer, []).extend(replies)
-
-    def deferred_replies(self, peer: str) -> tuple[Reply, ...]:
-        return tuple(self._replies_later.get(peer, ()))
-
-    def note_sent(self, peer: str, *, with_replies: bool) -> None:
+    def note_sent(self, peer: str) -> None:
         """A message goes to a peer. Every message acknowledges, so no deferred acknowledgement is needed."""
-        self._later.discard(peer)
-        if with_replies:
-            self._replies_later.pop(peer, None)
+        self._later.pop(peer, None)
 
-    def drop_replies(self, peer: str) -> None:
-        """The peer's store was replaced: it will be asked what it has, and sent what it is missing."""
-        self._replies_later.pop(peer, None)
+
+class Duties:
+    """Which replies this site must send to others, what it passes on, and when it asks for more. See hub.py."""
+
+    def __init__(self, limits: Limits) -> None:
+        # Replies that this site owes to every site of the resource, or to one of them: up to these numbers.
+        self._to_all: dict[Origin, int] = {}
+        self._to_one: dict[str, dict[Origin, int]] = {}
+        self.unsent: set[str] = set()  # sites of which there is news that was not passed on yet
+        self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when it is passed on, though not complete
+        self._pull = RetryTimer(_PULL_DELAYS * limits.resend_ms, limits.resend_most_ms)
+        self._rare_pull = RetryTimer(_RARELY_MS, _RARELY_MS)
+        self.pulls = 0  # without anything new
+        self._awaited: object = None
+        self._last_report = 0
+
+    def next_report(self) -> int:
+        """The number of the next report of this site."""
+        self._last_report += 1
+        return self._last_report
+
+    def count_reports_from(self, now_ms: int) -> None:
+        """Numbers must be greater than those before a restart, which are not saved. Hence the time."""
+        self._last_report = max(self._last_report, now_ms)
+
+    def owe(self, origin: Origin, n: int, to: str | None = None) -> None:
+        """A site must get the replies of an origin up to this number from this one; `to` None: every site must."""
+        owed = self._to_all if to is None else self._to_one.setdefault(to, {})
+        owed[origin] = max(n, owed.get(origin, 0))
+
+    def owed_to(self, peer: str) -> Vector:
+        return joined(self._to_all, self._to_one[peer]) if peer in self._to_one else self._to_all
+
+    def owed_to_one(self, peer: str) -> Vector:
+        """Those that a peer is to pass on."""
+        return self._to_one.get(peer, NOTHING)
+
+    def note_news(self, site: str, now_ms: int) -> None:
+        if not self.unsent:
+            self.timer.wait_first(now_ms)
+        self.unsent.add(site)
+
+    def note_passed_on(self, now_ms: int, *, is_complete: bool) -> None:
+        self.unsent.clear()
+        self.timer.back_off(now_ms)
+        if is_complete:
+            self.timer.reset_delay()
+
+    def note_awaited(self, awaited: object, now_ms: int) -> None:
+        """What this site waits for. As long as that does not change, it asks less and less often."""
+        if awaited != self._awaited:
+            self._awaited, self.pulls = awaited, 0
+            self._pull.reset_delay()
+            self._pull.wait_first(now_ms)
+
+    @property
+    def may_pull(self) -> bool:
+        return self.pulls < _MOST_PULLS
+
+    def note_pull(self, now_ms: int) -> None:
+        self.pulls += 1
+        self._pull.back_off(now_ms)
+        self._rare_pull.back_off(now_ms)
+
+    def is_pull_due(self, now_ms: int) -> bool:
+        return (self._pull if self.may_pull else self._rare_pull).is_due(now_ms)

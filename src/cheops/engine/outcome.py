@@ -10,7 +10,18 @@ from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Resolved, Result, Retried, Verified
 from cheops.engine.replica import Replica
 from cheops.engine.runs import Purpose, Running
-from cheops.log.operation import NO_TIME, Applied, Kind, Operation, OpId, Reply, Status, Timing, Verdict
+from cheops.log.operation import (
+    NO_TIME,
+    Applied,
+    Kind,
+    Operation,
+    OpId,
+    Reply,
+    Status,
+    Timing,
+    Verdict,
+    hash_of_output,
+)
 from cheops.log.plan import Plan
 
 _FINISHED = (Result.OK, Result.KO)
@@ -204,6 +215,7 @@ def _reply(  # noqa: PLR0913 - a document's fields
         output,
         timing,
         applied,
+        "" if replica.type.shares_outputs else hash_of_output(output),
     )
     replica.take_reply(reply, out)
     if push:

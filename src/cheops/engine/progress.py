@@ -5,16 +5,16 @@ may lose what was heard since, and nothing else: an older report is still true, 
 lost messages are sent again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cheops.engine.documents import Message, PeerRecord, Piece, Progress
+from cheops.engine.documents import Message, PeerRecord, Piece, Progress, Report
 from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
-from cheops.log.operation import Origin, Stamp, Statement, seal_hash
+from cheops.log.operation import Origin, Reply, Stamp, Statement, seal_hash
 
 # Entries in the vectors of all peers that are saved. A document has a maximal size, and a hostile site may name any
 # number of origins. What is not saved is not known after the resource was unloaded, and is asked for again.
@@ -39,27 +39,37 @@ class PeerProgress:
         "_is_asked",
         "_is_hurried",
         "_pushed",
+        "_pushed_ms",
+        "_told",
         "_took_ms",
         "_unanswered",
         "agrees",
         "as_source",
         "busy",
+        "by_others",
         "closed",
         "differs",
         "digest",
         "dropped",
+        "in_charge",
         "incarnation",
         "is_unknown",
         "known",
         "known_replies",
         "last_contact_ms",
+        "last_report",
+        "ready",
         "recall",
         "recheck",
         "rechecked",
         "refused",
+        "refuses",
+        "report",
+        "report_ms",
         "reported",
         "resend",
         "same_life_ms",
+        "sent_replies",
         "settled",
         "snapshot",
         "source",
@@ -72,9 +82,16 @@ class PeerProgress:
         self.known: dict[Origin, int] = {}  # operations that it has
         self.known_replies: dict[Origin, int] = {}  # replies that it has
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
+        self.report: Report | None = None  # the last one of it that can be passed on
+        self.report_ms = 0  # when that one was heard, here or where it came from
+        self.last_report = 0  # the number of the last one
+        self.in_charge = False  # this site sees to it that it gets what others made
+        self.by_others = False  # what it has is known only from what others have passed on
+        self.sent_replies: Vector = NOTHING  # replies that are on their way to it, or were lost
         self.digest = ""  # of its applied state, when it knew and had settled that
         self.busy = False  # it may still make operations that no other site knows
-        self.closed = False  # it has promised to add nothing to the log
+        self.ready: Vector = NOTHING  # the log that it has nothing against forgetting, see tombstones.py
+        self.closed: Vector = NOTHING  # the log to which it has promised to add nothing
         self.dropped = False  # it has dropped the resource, by its last message: see tombstones.py
         self.last_contact_ms: int | None = None
         self.same_life_ms: int | None = None  # when it last reported something of the life that is here
@@ -84,9 +101,11 @@ class PeerProgress:
         self.snapshot: OutgoingSnapshot | None = None  # one that is on its way to it
         self._is_asked = True  # it was away: it must answer a question before anything is sent
         self._batch: _Batch | None = None  # what is on its way to it, and not acknowledged
+        self._told: object = None  # what this site has reported to it, to be passed on
         self._took_ms = 0  # until the last batch was acknowledged
         # What had been sent to it when the time began after which that counts as lost; None: nothing is on its way.
         self._pushed: tuple[Vector, Vector] | None = None
+        self._pushed_ms: int | None = None  # when that was; None: it was acknowledged
         self._unanswered = 0  # questions and batches
         self._fruitless = 0  # questions and batches since it last made progress
         self._is_hurried = False  # it was sent something at once without progress, and must make some before the next
@@ -98,6 +117,7 @@ class PeerProgress:
         self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
         self.rechecked: Stamp | None = None  # up to where it was; None: from the first
         self.refused = False  # it sent an operation that was refused here, since it was last sent all contents
+        self.refuses = False  # by its last message: an operation that others depend on
 
     def note_difference(self, *, differs: bool) -> None:
         if not differs:
@@ -111,7 +131,8 @@ class PeerProgress:
         self.agrees = False
 
     def note_same_life(self, now_ms: int) -> None:
-        self.same_life_ms = now_ms
+        """The peer has something of the life that is here, so it has not dropped that."""
+        self.same_life_ms, self.dropped = now_ms, False
 
     def note_dropped(self, now_ms: int) -> None:
         """The peer has dropped this resource, after all sites had deleted it. What it had is as it was then."""
@@ -149,16 +170,13 @@ class PeerProgress:
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
         is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
-        self.is_unknown, self.reported, self.dropped = False, True, False
-        self.closed = self.closed or message.closed
+        self.by_others = False
+        if message.ask or message.pull:
+            self._told = None  # it may have missed that
         self._is_asked = self._is_asked and message.ask  # a question is no answer: it has not chosen a source
-        if covers(message.settled, self.settled):  # otherwise a newer message overtook this one
-            self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation
-        elif not covers(self.known, message.known):
-            self.digest = ""  # it has started again, with more than before, and has not settled that yet
-        self.known = joined(self.known, message.known)
-        self.known_replies = joined(self.known_replies, message.known_replies)
-        self.settled = joined(self.settled, message.settled)
+        self._take(message)
+        self.ready, self.refuses = message.known if message.ready else NOTHING, message.refuses
+        self.last_report = message.number
         self.last_contact_ms = now_ms
         self._unanswered = 0
         is_free = is_newest and self._note_source(message.source, here)
@@ -170,6 +188,33 @@ class PeerProgress:
         # does wait: a peer that refuses what it got must not be sent the same batch again at once, and again.
         if self._is_batch_acknowledged(now_ms) or is_answer or has_pieces or is_free:
             self.resend.expire()
+
+    def keep_report(self, report: Report, heard_ms: int) -> None:
+        """Keep a report that can be passed on, and when it was heard first."""
+        self.report, self.report_ms = report, heard_ms
+
+    def observe_report(self, report: Report, heard_ms: int) -> bool:
+        """Update the state of the peer from a report that another site has passed on, and had heard at this time; False
+        if it is not news."""
+        is_old = self.incarnation == report.incarnation and self.last_report >= report.number
+        if is_old or self.dropped:
+            return False
+        self.by_others = self.by_others or self.is_unknown
+        self._take(report)
+        self.last_report = report.number
+        self.last_contact_ms = max(heard_ms, self.last_contact_ms or 0)
+        return True
+
+    def _take(self, said: Message | Report) -> None:
+        self.is_unknown, self.reported = False, True
+        self.closed = said.known if said.closed else self.closed
+        if covers(said.settled, self.settled):  # otherwise a newer message overtook this one
+            self.digest, self.busy, self.incarnation = said.digest, said.busy, said.incarnation
+        elif not covers(self.known, said.known):
+            self.digest = ""  # it has started again, with more than before, and has not settled that yet
+        self.known = joined(self.known, said.known)
+        self.known_replies = joined(self.known_replies, said.known_replies)
+        self.settled = joined(self.settled, said.settled)
 
     def _note_source(self, source: str, here: str) -> bool:
         """Note from whom the peer wants what it lacks. True if this site may send it something, and could not before:
@@ -214,18 +259,45 @@ class PeerProgress:
         self.is_unknown = self._is_asked = False
         self.reported = True
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether it must answer a question of this very site."""
+        return self._is_asked
+
+    def leave_to_others(self) -> None:
+        """Another site has brought the resource, and will report what this one has: there is no need to ask it."""
+        self._is_asked = False
+
+    def take_charge(self) -> None:
+        """The site that made an operation cannot reach the peer: this one sees to it that it gets everything."""
+        self.in_charge = True
+        self.probe_now()
+
     def probe_now(self) -> None:
         """The peer has come up: messages sent before that are lost, so do not wait for an acknowledgement."""
         self._is_asked = True
+        self.sent_replies, self._told = NOTHING, None
         self._batch, self._pushed, self._unanswered, self._fruitless = None, None, 0, 0
         self.resend.reset_delay()
         self.resend.expire()
 
-    def note_push(self, known: Vector, known_replies: Vector, now_ms: int) -> None:
+    def note_push(self, known: Vector, known_replies: Vector, now_ms: int, patience_ms: int = 0) -> None:
         """New documents are sent to the peer. They count as lost only when the resend timer is due."""
         if self.resend.is_due(now_ms):
             self._pushed = (dict(known), dict(known_replies))
-            self.resend.wait_first(now_ms)
+            self._pushed_ms = now_ms
+            self.resend.wait_first(now_ms, patience_ms)
+
+    def take_trip(self, own: Origin, now_ms: int) -> int | None:
+        """How long the peer took to acknowledge what was pushed; None if it has not. It may have taken less if that was
+        sent again: then the next one has more time than it needs."""
+        if self._pushed is None or self._pushed_ms is None:
+            return None
+        known, known_replies = self._pushed
+        if self.known.get(own, 0) < known.get(own, 0) or self.known_replies.get(own, 0) < known_replies.get(own, 0):
+            return None
+        took_ms, self._pushed_ms = now_ms - self._pushed_ms, None
+        return took_ms if took_ms >= 0 else None
 
     def take_pushed(self, known: Vector, known_replies: Vector) -> tuple[Vector, Vector]:
         """What of these counts as lost, if it is not acknowledged. From now on, all of it does."""
@@ -239,6 +311,20 @@ class PeerProgress:
         self.resend.back_off(now_ms)
         if self.source:  # another site sends it what it lacks: look again in a while
             self.resend.wait_longest(now_ms)
+
+    def note_replies(self, replies: Iterable[Reply]) -> None:
+        """Replies are sent to the peer, without a gap."""
+        if last := {reply.origin: reply.n for reply in replies}:
+            self.sent_replies = joined(self.sent_replies, last)
+
+    def forget_told(self) -> None:
+        """It may not have got that."""
+        self._told = None
+
+    def note_told(self, state: object) -> bool:
+        """This site reports its state to the peer; whether that is news to it."""
+        is_news, self._told = state != self._told, state
+        return is_news
 
     def note_repeat(self, now_ms: int) -> None:
         """What counted as lost is sent again."""
@@ -271,6 +357,8 @@ class PeerProgress:
             digest=None if self.digest == digest else self.digest,
             busy=self.busy,
             differs=self.differs,
+            dropped=self.dropped,
+            refuses=self.refuses,
         )
 
     def restore(self, record: PeerRecord, saved: Progress) -> None:
@@ -280,7 +368,12 @@ class PeerProgress:
         self.known_replies = _changed(saved.known_replies, record.known_replies)
         self.settled = _changed(saved.known, record.settled)
         self.digest = saved.digest if record.digest is None else record.digest
-        self.busy, self.differs = record.busy, record.differs
+        self.busy, self.differs, self.dropped, self.refuses = (
+            record.busy,
+            record.differs,
+            record.dropped,
+            record.refuses,
+        )
 
     def skip_question(self, known: Vector, known_replies: Vector) -> None:
         """Without a report since the resource was loaded: if the peer has all of this, there is nothing to ask."""

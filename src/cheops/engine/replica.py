@@ -8,6 +8,7 @@
     peers     what the other sites are known to have                           progress.py
     inbox     received operations that wait for their dependencies             mailboxes.py
     outbox    what is to be sent                                               mailboxes.py
+    duties    what others are owed, and what is passed on                      mailboxes.py
     source    the site that sends what is missing here                         progress.py
     assemblies   pieces of snapshots, of all resources of the site             pieces.py
     drifts    that the applications were found to differ                       drift.py
@@ -33,6 +34,7 @@ from cheops.engine.documents import (
     Message,
     Progress,
     Proof,
+    Report,
     Started,
     Withdrawn,
     epoch_records,
@@ -43,16 +45,16 @@ from cheops.engine.documents import (
     written,
 )
 from cheops.engine.events import Effects, SitesRemoved
-from cheops.engine.mailboxes import Inbox, Outbox
+from cheops.engine.mailboxes import Duties, Inbox, Outbox
 from cheops.engine.pieces import Assemblies
 from cheops.engine.progress import PeerProgress, SealRequest, Source, progress_of, says_the_same
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
-from cheops.engine.settings import Limits, ResourceType
-from cheops.log.causality import contains, covers
+from cheops.engine.settings import Limits, ResourceType, RoundTrips
+from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
+from cheops.log.operation import MAX_SITES, Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
 from cheops.log.policy import Policy
 from cheops.log.seals import excluding_seal
 
@@ -88,9 +90,11 @@ class Replica:
         gone: RemovedSites | None = None,
         met: Mapping[str, str] = NO_ONE,
         assemblies: Assemblies | None = None,
+        trips: RoundTrips | None = None,
     ) -> None:
         self.resource = resource
         self.origin = origin
+        self.site = origin.site
         self.limits = limits
         self.policy_of = policy_of
         self.gone = RemovedSites() if gone is None else gone
@@ -104,8 +108,10 @@ class Replica:
         self.peers: dict[str, PeerProgress] = {}
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
+        self.duties = Duties(limits)
         self.source = Source()
         self.assemblies = assemblies or Assemblies(limits)  # likewise shared
+        self.trips = trips or RoundTrips()  # likewise
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
         self.statement: Statement | None = None  # the last of this site, see statements.py
@@ -125,16 +131,15 @@ class Replica:
         self.state = ""  # a health.State, see there
         self.is_resting = False  # no event concerned it for a while
         self.due_ms: int | None = None  # when a tombstone may be dropped, as the ledger says
-        self.is_closed = False  # this site adds nothing to the log any more, until it is dropped
+        # What the log had when this site said that it may be dropped, and promised to add nothing: see tombstones.py.
+        self._ready_at: Vector | None = None
+        self._closed_at: Vector | None = None
+        self._saved_closed = False
         self._saved_rejections = 0
         self._saved_dirty: tuple[str, ...] = ()
         self._saved_progress: Progress | None = None
 
     # -- lookups -------------------------------------------------------------------------------------------
-
-    @property
-    def site(self) -> str:
-        return self.origin.site
 
     @property
     def matrix(self) -> Matrix:
@@ -144,7 +149,10 @@ class Replica:
     def sites(self) -> tuple[str, ...]:
         """The sites on the list, except those that were removed from the mesh for good. The list itself stays, so a
         site that is added again counts again."""
-        return tuple(site for site in self.history.site_list if site not in self.gone or site == self.site)
+        listed = self.history.site_list
+        if not self.gone:  # the usual case; every step asks this many times
+            return listed
+        return tuple(site for site in listed if site not in self.gone or site == self.site)
 
     @property
     def is_involved(self) -> bool:
@@ -157,6 +165,17 @@ class Replica:
         return len(effective) == 1 and effective[0].kind is Kind.DELETE
 
     @property
+    def is_ready(self) -> bool:
+        """Whether this site has nothing against forgetting the resource as it is now."""
+        return self._ready_at is not None and self._ready_at == self.history.known
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this site has promised to add nothing to the log as it is now. The promise ends when an operation of
+        another site comes: that one had not promised, so nobody has dropped the log."""
+        return self._closed_at is not None and self._closed_at == self.history.known
+
+    @property
     def next_reply(self) -> int:
         return self.replies.next_n(self.origin)
 
@@ -166,28 +185,35 @@ class Replica:
         known = sorted((*self.history.known.items(), *((draft.origin, draft.seq) for draft in self.drafts)))
         return sha256(repr((known, self.next_reply)).encode()).hexdigest()[:16]
 
+    def note_push(self, peer: str, now_ms: int) -> None:
+        """New documents are sent to a peer."""
+        known, replies = self.history.known, self.replies.known
+        self.peer(peer).note_push(known, replies, now_ms, self.trips.patience_ms(peer))
+
     def peer(self, site: str) -> PeerProgress:
         if site not in self.peers:
             self.peers[site] = PeerProgress(self.limits)
         return self.peers[site]
 
-    def targets(self) -> Iterator[str]:
+    def targets(self) -> list[str]:
         """The other sites that must get documents: those on the list, and those that left it until they know that they
         left. A site that was removed from the mesh for good gets nothing, on the list or not."""
-        for site in self.sites:
-            if site != self.site and not self.has_dropped(site) and not self._is_served(site):
-                yield site
-        for site in sorted(self.history.ever_listed.difference(self.history.site_list)):
-            if site != self.site and not self._has_left(site):
-                yield site
+        own, history = self.origin.site, self.history
+        if own in history.site_list and not self.is_deleted:  # the usual case: nobody has dropped it, or is served
+            found = [site for site in self.sites if site != own]
+        else:
+            others = (site for site in self.sites if site != own)
+            found = [site for site in others if not self.has_dropped(site) and not self._is_served(site)]
+        if left := history.ever_listed.difference(history.site_list):
+            found += [site for site in sorted(left) if site != own and not self._has_left(site)]
+        return found
 
     def _is_served(self, site: str) -> bool:
-        """Whether this site has left the resource, and another one on the list has all that this one knows. That one
-        serves a site with a new store: it knows if the resource was deleted since."""
+        """Whether this site has left the resource, and another one on the list serves a site with a new store: it knows
+        if the resource was deleted since. It gets what only this site has, and passes it on."""
         if self.is_involved or not self.history.site_list or not self._is_reborn(site):
             return False
-        others = (self.peers.get(other) for other in self.sites if other != site)
-        return any(view and not view.is_behind(self.history.known, self.replies.known) for view in others)
+        return any(other != site and not self._is_reborn(other) for other in self.sites)
 
     def _is_reborn(self, site: str) -> bool:
         """Whether a site took part in the resource with an earlier store only."""
@@ -195,9 +221,10 @@ class Replica:
         return bool(stores) and self.met.get(site, "") not in {"", *stores}
 
     def has_dropped(self, site: str) -> bool:
-        """Whether a site has dropped the resource, which is deleted here too: it gets nothing of it any more."""
+        """Whether a site has dropped the resource, which is deleted here too, or which this site has left: it gets
+        nothing of it any more."""
         view = self.peers.get(site)
-        return view is not None and view.dropped and self.is_deleted
+        return view is not None and view.dropped and (self.is_deleted or not self.is_involved)
 
     def _has_left(self, site: str) -> bool:
         """Whether a site that left knows that it left, and all its operations are known here; or it is gone for good.
@@ -213,6 +240,12 @@ class Replica:
             return False  # it may know the id of the list, and another content
         must_know = (listing.id, *self._seals_against(site))
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
+
+    def _untold(self) -> Iterator[str]:
+        """The sites that left and are not known to know it; also one that was removed from the mesh: it may be back."""
+        for site in sorted(self.history.ever_listed.difference(self.history.site_list)):
+            if site != self.site and (site in self.gone or not self._has_left(site)):
+                yield site
 
     def _is_invented(self, site: str) -> bool:
         """Whether only an operation that does not stand names a site (see contents.py), and this one has never met it.
@@ -234,7 +267,23 @@ class Replica:
         view = self.peer(peer)
         if self.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
             return True
-        return view.is_behind(self.history.known, self.replies.known)
+        if view.source == self.site:  # it wants all that this site has
+            return view.is_behind(self.history.known, self.replies.known)
+        return view.is_behind(self.history.known, self.duties.owed_to(peer))
+
+    def owes(self, peer: str) -> bool:
+        """Whether a peer is not known to have something that it must get from this very site."""
+        view, own = self.peer(peer), self.origin
+        if view.known.get(own, 0) < self.history.known.get(own, 0):
+            return True
+        return not covers(view.known_replies, self.duties.owed_to(peer))
+
+    def awaits(self, site: str) -> bool:
+        """Whether another site of the list is not known to have settled everything, or its last replies are missing."""
+        view = self.peer(site)
+        if view.is_unknown or not covers(view.settled, self.history.known):
+            return not self.has_dropped(site)
+        return any(n > self.replies.known.get(one, 0) for one, n in view.known_replies.items() if one.site == site)
 
     @property
     def is_synced(self) -> bool:
@@ -274,11 +323,16 @@ class Replica:
         out.drop(reply_key(self.resource, old.origin, old.n) for old in stale)
         out.documents[key_of(reply)] = reply
 
-    def take_report(self, peer: str, message: Message, now_ms: int) -> None:
-        """Update what a peer has from a message of it."""
+    def take_report(self, peer: str, message: Message, report: Report | None, now_ms: int) -> None:
+        """Update what a peer has from a message of it, which may also be a report that can be passed on."""
         self.forget_incarnation(peer, message.incarnation)
         view = self.peer(peer)
         view.observe(message, now_ms, self.site)
+        if report is not None:
+            view.keep_report(report, now_ms)
+        took_ms = view.take_trip(self.origin, now_ms)
+        if took_ms is not None:
+            self.trips.note(peer, took_ms)
         if not self.history.known.keys().isdisjoint(message.known):
             view.note_same_life(now_ms)
 
@@ -291,7 +345,12 @@ class Replica:
         self.replies.prefer(Origin(peer, incarnation))
         if before:
             del self.peers[peer]
-            self.outbox.drop_replies(peer)
+            self.owe_replies()
+
+    def owe_replies(self) -> None:
+        """Whoever was to pass on the replies of this site may not do so any more: every site must get them from it."""
+        for origin, n in self.replies.known.items():
+            self.duties.owe(origin, n)
 
     def outlive(self, before: "Replica") -> None:
         """Take over what is not in the store from the state that a fault ended: a run that is under way goes on, and
@@ -327,7 +386,11 @@ class Replica:
             self.keep_proof(proof)
         self.withdrawn = {d.op.id: d for d in documents if isinstance(d, Withdrawn)}
         self.inherited = next((d.origins for d in documents if isinstance(d, Inherited)), ())
+        if self._saved_closed:
+            self._closed_at = dict(self.history.known)
         self._load_peers()
+        if self.is_saved_unsynced:
+            self.owe_replies()
         return started
 
     def _load_ledger(self, ledger: Ledger, ops: list[Operation]) -> None:
@@ -341,6 +404,7 @@ class Replica:
             read(ledger.contents),
             ops,
         )
+        self.history.ever_listed.update(ledger.untold)
         self.replies.skip_to(ledger.reply_floor)
         self.applied.load_base(ledger.base, applied=ledger.base_applied)
         self.is_saved_unsynced, self.state = ledger.unsynced, ledger.state
@@ -348,7 +412,7 @@ class Replica:
         self._saved_rejections = len(ledger.rejected_matrices)
         self._saved_dirty = ledger.dirty
         self._saved_progress = ledger.progress
-        self.due_ms, self.is_closed = ledger.due_ms, ledger.closed
+        self.due_ms, self._saved_closed = ledger.due_ms, ledger.closed
 
     def _load_peers(self) -> None:
         """Restore what the peers have. A report of a store that was replaced since says nothing about the new one."""
@@ -360,11 +424,12 @@ class Replica:
             if store == self.met.get(site, store):
                 self.peer(site).restore(record, saved)
                 if not self.proofs:  # otherwise contents must be compared, which only a new report allows
-                    self.peer(site).skip_question(self.history.known, self.replies.known)
+                    owed = self.replies.known if self.is_saved_unsynced else NOTHING
+                    self.peer(site).skip_question(self.history.known, owed)
 
     def save_ledger(self, out: Effects) -> None:
         self._saved_rejections, self._saved_dirty = len(self.history.rejected_matrices), self.applied.dirty
-        self._saved_progress = self._progress()
+        self._saved_progress, self._saved_closed = self._progress(), self.is_closed
         ledger = Ledger(
             self.resource,
             unsynced=self.is_saved_unsynced,
@@ -382,7 +447,8 @@ class Replica:
             progress=self._saved_progress,
             generation=self.origin.generation,
             due_ms=self.due_ms,
-            closed=self.is_closed,
+            closed=self._saved_closed,
+            untold=tuple(self._untold())[:MAX_SITES],
         )
         out.documents[key_of(ledger)] = ledger
 
@@ -393,9 +459,13 @@ class Replica:
             self.is_saved_unsynced, self.state, self.due_ms = unsynced, state, due_ms
             self.save_ledger(out)
 
+    def note_ready(self) -> None:
+        """This site has nothing against forgetting the resource. It may still add to the log."""
+        self._ready_at = dict(self.history.known)
+
     def close(self, out: Effects) -> None:
         """Promise that this site adds nothing to the log."""
-        self.is_closed = True
+        self._closed_at = dict(self.history.known)
         self.save_ledger(out)
 
     def save_progress(self, out: Effects) -> None:
@@ -413,8 +483,9 @@ class Replica:
         """Save the ledger if something changed in this step that must outlive a crash."""
         # Without this, a rejected matrix could be in force again after a restart, once its operation is forgotten; and
         # nobody would know that the application still holds something that no operation stands for.
-        rejections = len(self.history.rejected_matrices)
-        if (rejections, self.applied.dirty) != (self._saved_rejections, self._saved_dirty):
+        # And a promise about a log that has grown since would count for the longer one.
+        now = (len(self.history.rejected_matrices), self.applied.dirty, self.is_closed)
+        if now != (self._saved_rejections, self._saved_dirty, self._saved_closed):
             self.save_ledger(out)
 
     def mark_dirty(self, keys: tuple[str, ...], out: Effects) -> None:

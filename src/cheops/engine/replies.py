@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cheops.engine.events import Answer, Effects, Stage
 from cheops.log.causality import NOTHING, Vector, contains, covers
-from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
+from cheops.log.operation import Kind, Operation, OpId, Origin, Reply, Status, Verdict
 
 if TYPE_CHECKING:
     from cheops.engine.replica import Replica
@@ -44,6 +44,7 @@ class Replies:
         self._troubles: dict[tuple[OpId, str], Reply] = {}
         # Up to here every reply was taken. There are no gaps: callers of `take` keep the order.
         self.known: dict[Origin, int] = {}
+        self._repeated: set[int] = set()  # numbers of own replies to operations that had one before
         # Up to here, some were never seen here: other sites had dropped them already.
         self.unseen: dict[Origin, int] = {}
 
@@ -92,6 +93,8 @@ class Replies:
         """Add a reply; return those that it replaces. The reply of a replay lists all that is applied, so earlier
         replays are dropped."""
         of_origin = self._by_origin.setdefault(reply.origin, {})
+        if reply.origin == self._own and reply.op is not None and self.get(reply.op, reply.origin.site) is not None:
+            self._repeated.add(reply.n)
         stale = [self._replays[reply.origin]] if reply.replay and reply.origin in self._replays else []
         for old in stale:
             del of_origin[old.n]
@@ -102,6 +105,13 @@ class Replies:
         self.known[reply.origin] = max(reply.n, self.known.get(reply.origin, 0))
         self._note_operations(reply)
         return stale
+
+    def is_first(self, reply: Reply) -> bool:
+        """Whether a new reply of this site is its first one to the operation. It is asked once."""
+        if reply.n not in self._repeated:
+            return True
+        self._repeated.discard(reply.n)
+        return False
 
     def prefer(self, store: Origin) -> None:
         """This is now known to be the present store of its site: its replies may have come before that was known."""
@@ -204,8 +214,11 @@ class WaitingClients:
                 client.has_effect = id_ not in replica.history.fates
             for site in replica.sites:
                 before = client.reported.get(site)
-                status = _status_at(replica, id_, site, client)
-                if status and status is not before and before not in _FINAL:
+                if before in _FINAL:
+                    continue
+                is_over = _is_deleted_before(replica, id_, site)
+                status = Status.OK if is_over else _status_at(replica, id_, site, client)
+                if status and status is not before:
                     client.reported[site] = status
                     reply = replica.replies.get(id_, site)
                     out.others.append(_answer(replica.resource, client.request, Stage.SITE, id_, site, status, reply))
@@ -230,6 +243,14 @@ def _status_at(replica: "Replica", id_: OpId, site: str, client: _Client) -> Sta
     # The checkpoint here holds its effect. A site that joined since may have that, or the operations from a site that
     # has not forgotten them: then it skipped this one if a later one supersedes it.
     return Status.OK if site == replica.site else None
+
+
+def _is_deleted_before(replica: "Replica", id_: OpId, site: str) -> bool:
+    """Whether an operation deletes what a site has dropped, because all sites had deleted it: it never replies."""
+    op = replica.history.ops.get(id_)
+    if op is None or op.kind is not Kind.DELETE or id_ in replica.history.fates:
+        return False
+    return replica.has_dropped(site) and replica.replies.get(id_, site) is None
 
 
 def _may_be_unseen(replica: "Replica", site: str, client: _Client) -> bool:

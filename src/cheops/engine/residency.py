@@ -15,6 +15,9 @@ from cheops.engine.settings import Limits
 # A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
 # of several operations in a row; more would make a restart load more resources than necessary.
 _REST_MS = 1_000
+# Beyond `limits.resident` a resource leaves memory after this time instead of `limits.idle`. Not earlier: this is what
+# the simulator tries.
+_EARLIEST_MS = 3_000
 
 
 class Residency:
@@ -114,6 +117,12 @@ class Residency:
                 self.touch(resource, now_ms)
             else:
                 del self.replicas[resource]
+        if (excess := len(self.replicas) - self._limits.resident) > 0:
+            # Before their time: otherwise memory would follow the rate of new resources. A bounded look, because all
+            # may be in use.
+            for resource, touched_ms in list(islice(self._resting.items(), min(excess, self._limits.wake))):
+                if now_ms - touched_ms > _EARLIEST_MS and not self.is_in_use(self.replicas[resource]):
+                    del self._resting[resource], self.replicas[resource]
 
     def remove(self, resource: str) -> Replica | None:
         """The resource is neither in memory nor wanted there any more."""

@@ -38,7 +38,9 @@ def _sealed(replica: Replica) -> dict[Origin, int]:
 
     A seal counts once it is stable itself: only then does every site reject late operations because of it.
     """
-    stable = _stable(replica) if replica.history.seals else {}
+    if not replica.history.seals:
+        return {}
+    stable = _stable(replica)
     newest = latest([op for op in replica.history.seals if contains(stable, op.id)])
     return common([stable, newest.seal.stable]) if newest and newest.seal else {}
 

@@ -35,15 +35,16 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         _handle_failure(replica, replica.history.ops[applied.next_troubled()], out)
         return
     wanted = _next_plan(replica, out)
-    if wanted and _may_run(replica, wanted):
-        _start_plan(replica, wanted, out, now_ms)
-    elif not wanted and replica.drafts and replica.drafts[0].is_silent:
+    if wanted:
+        if _may_run(replica, wanted):
+            _start_plan(replica, wanted, out, now_ms)
+    elif replica.drafts and replica.drafts[0].is_silent:
         decide(replica, Verdict.OK, "", out)  # there is nothing to run
         advance(replica, out, now_ms)
-    elif not wanted and (draft := _next_draft(replica)):
+    elif draft := _next_draft(replica):
         step = replace(_step(draft), again=may_have_run(replica, draft.id))
         _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (step,), out)
-    elif not wanted:
+    else:
         _settle(replica, out, now_ms)
 
 
@@ -149,12 +150,13 @@ def _supersede_drafts(replica: Replica, out: Effects) -> None:
     """Decide drafts that would be superseded as soon as they ran: they need not run at all."""
     while replica.drafts:
         draft = replica.drafts[0]
+        sealing = excluding_seal(draft, replica.history.seals)
         heads = replica.history.heads()
-        superseder = excluding_seal(draft, replica.history.seals) or next(
-            (y for y in heads if superseding_rule(y, draft, replica.matrix)), None
-        )
+        superseder = sealing or next((y for y in heads if superseding_rule(y, draft, replica.matrix)), None)
         if not superseder:
             return
+        if sealing and may_have_run(replica, draft.id):
+            replica.mark_dirty((draft.key,), out)  # what replaces it wipes its effect; a seal does not
         unknown = replica.applied.unknown
         if unknown and unknown.id == draft.id:
             replica.applied.clear_unknown()

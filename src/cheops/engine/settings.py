@@ -32,6 +32,9 @@ class ResourceType:
     logic: Logic | None = None
     parallel: bool = False
     creates: bool = False  # its first operation makes something new: nothing of an earlier store is in that
+    shares_outputs: bool = (
+        False  # every site gets the outputs of all others, rather than fetch one when it is looked at
+    )
     policy: Policy | None = None  # None: every site may do everything
 
 
@@ -67,14 +70,16 @@ class Limits:
     seal_after: int = limit(50, "Operations that could be forgotten before a site proposes to forget them.")
     tombstone_ms: int = limit(
         24 * 3_600_000,
-        "A resource that all its sites have deleted is forgotten after this time. A store from a backup that is older "
-        "may still have it; the sites say so.",
+        "A resource that all its sites have deleted is forgotten after this time. It should be equal at all "
+        "sites: where one has a longer time, at least half of that counts. A store from a backup that is older may "
+        "still have it; the sites say so.",
     )
     wake: int = limit(200, "Resources that are loaded at a time for maintenance.")
     parked: int = limit(
         2_000, "Resources in memory. Beyond this, those that can only wait for a site that is down leave memory."
     )
     idle_ms: int = limit(30_000, "A resource that is not used for this long leaves memory.")
+    resident: int = limit(128, "Resources in memory. Beyond this, one leaves it after 3 s without use.")
     resend_ms: int = limit(500, "Unconfirmed documents are sent again after this time, then after twice as long, …")
     resend_most_ms: int = limit(8_000, "… but never later than this.")
     retry_ms: int = limit(
@@ -96,6 +101,28 @@ class Settings:
 
     def type_named(self, name: str) -> ResourceType:
         return self.types.get(name) or ResourceType(name)
+
+
+_SMOOTHING = 8  # of round trips: the part of a difference that counts at once
+_TRIPS = 2  # until something counts as lost
+
+
+class RoundTrips:
+    """How long other sites take to acknowledge something, from the moment when it is sent: the network, the load of
+    both sites, and the time for which an acknowledgement waits for something else to go with. All replicas of a site
+    share one object."""
+
+    def __init__(self) -> None:
+        self._smoothed_ms: dict[str, float] = {}
+
+    def note(self, peer: str, took_ms: int) -> None:
+        before = self._smoothed_ms.get(peer, took_ms)
+        # A longer one counts at once: what is sent again too early makes an overloaded site slower still.
+        self._smoothed_ms[peer] = took_ms if took_ms > before else before + (took_ms - before) / _SMOOTHING
+
+    def patience_ms(self, peer: str) -> int:
+        """The time after which something counts as lost; 0 if nothing is known of the peer."""
+        return int(_TRIPS * self._smoothed_ms.get(peer, 0))
 
 
 class RetryTimer:
@@ -131,9 +158,10 @@ class RetryTimer:
         self._delay_ms = min(max(at_least * self._first_ms, self._delay_ms * 2), self._longest_ms)
         self._at_ms = now_ms + self._delay_ms
 
-    def wait_first(self, now_ms: int) -> None:
+    def wait_first(self, now_ms: int, at_least_ms: int = 0) -> None:
         """Not due before the first delay has passed; a longer wait that is under way stays."""
-        self._at_ms = max(self._at_ms, now_ms + self._first_ms)
+        delay_ms = min(max(self._first_ms, at_least_ms), self._longest_ms)
+        self._at_ms = max(self._at_ms, now_ms + delay_ms)
 
     def wait_longest(self, now_ms: int) -> None:
         self._at_ms = now_ms + self._longest_ms

@@ -10,6 +10,7 @@ from cheops.engine import (
     contents,
     exchange,
     health,
+    hub,
     incarnation,
     outcome,
     restoration,
@@ -20,7 +21,7 @@ from cheops.engine import (
     tombstones,
 )
 from cheops.engine.admission import NO_RULES, refusal
-from cheops.engine.documents import NO_DROPS, Document, Message, Peers, SiteClock, key_of
+from cheops.engine.documents import NO_DROPS, Document, Message, Report, SiteClock, key_of
 from cheops.engine.draft import accept
 from cheops.engine.events import (
     Answer,
@@ -52,10 +53,11 @@ from cheops.engine.events import (
 from cheops.engine.incarnation import Incarnations
 from cheops.engine.intake import screened, without_more_of
 from cheops.engine.matrices import Matrices
+from cheops.engine.peer_stores import PeerStores
 from cheops.engine.pieces import Assemblies
 from cheops.engine.replica import RemovedSites, Replica
 from cheops.engine.residency import Residency
-from cheops.engine.settings import RetryTimer, Settings
+from cheops.engine.settings import RetryTimer, RoundTrips, Settings
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Operation, Origin, Status
@@ -77,7 +79,8 @@ class Site:
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone = RemovedSites()
         self.assemblies = Assemblies(settings.limits)
-        self._seen: dict[str, str] = {}  # every peer's last incarnation
+        self._trips = RoundTrips()
+        self._stores = PeerStores()
         self.incarnations = Incarnations(origin)
         self.drops = NO_DROPS
         self._now_ms = 0
@@ -123,20 +126,16 @@ class Site:
         self.incarnations.recover(event, out)
         self.drops = event.drops
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
-        self._seen.update(event.peers)  # replicas share it
+        self._stores.recover(event.peers)
         self._residency.add_to_backlog(event.unsynced)
         out.others += self._residency.wake_some()
 
     def _on_peer_up(self, event: PeerUp, out: Effects) -> None:
-        before = self._seen.get(event.peer)
-        self.up[event.peer] = self._seen[event.peer] = event.incarnation
+        self.up[event.peer] = event.incarnation
+        if self._stores.meet(event.peer, event.incarnation, out):
+            out.others.append(Enumerate(event.peer))  # its store is new and may be empty; or it has missed something
         for replica in self.replicas.values():
             replica.forget_incarnation(event.peer, event.incarnation)
-        if before != event.incarnation:
-            peers = Peers(dict(self._seen))
-            out.documents[key_of(peers)] = peers
-            if before is not None:
-                out.others.append(Enumerate(event.peer))  # its store is new and may be empty
         self._residency.unpark({event.peer})
         for replica in list(self._residency.active_replicas()):
             if event.peer in set(replica.targets()):
@@ -151,6 +150,7 @@ class Site:
     def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
         self._residency.add_to_backlog(event.resources)
         self.incarnations.note_enumerated(event.peer)
+        self._stores.note_enumerated(event.peer)
         out.others += self._residency.wake_some()
 
     def _on_store_outdated(self, event: StoreOutdated, out: Effects) -> None:
@@ -158,6 +158,7 @@ class Site:
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone.change(event)
+        self._stores.note_removed(event.sites, out)
         self._residency.unpark(self.gone)
         out.others += [Enumerate(site) for site in sorted(back)]  # added again: they have missed what happened since
         out.others += self._residency.wake_some()
@@ -171,16 +172,19 @@ class Site:
         out.others += self._residency.wake_some()
         if self._residency.is_complete:
             self.incarnations.finish(out)
+            self._stores.finish(out)
         for replica in list(self._residency.active_replicas()):
             out.merge(self._guarded(replica, partial(self._work_on, replica)))
         self._unload_idle(out)
         self.assemblies.drop_silent(self._now_ms)
 
     def _work_on(self, replica: Replica, out: Effects) -> None:
+        incarnation.release_stranded(replica, self.up)
         scheduler.advance(replica, out, self._now_ms)
         for peer in replica.targets():
             catch_up.attend(replica, peer, self.up, out, self._now_ms)
         replica.outbox.flush_pending()
+        hub.pull(replica, self.up, out, self._now_ms)
         exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
         self._complete_step(replica, out)
 
@@ -258,6 +262,7 @@ class Site:
     def _on_loaded(self, event: Loaded, out: Effects) -> None:
         found = restoration.usable_replica(event, self.incarnations)
         replica = self.replicas[event.resource] = found or self.new_replica(event.resource, event.documents)
+        replica.duties.count_reports_from(self._now_ms)
         self._touch(replica)
         waiting = self._residency.take_waiting(event.resource)
         out.merge(self._guarded(replica, partial(self._load, replica, event), waiting))
@@ -275,8 +280,9 @@ class Site:
             self.settings.limits,
             policy_of=self.settings.policy_of,
             gone=self.gone,
-            met=self._seen,
+            met=self._stores.last,
             assemblies=self.assemblies,
+            trips=self._trips,
         )
 
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
@@ -347,11 +353,13 @@ class Site:
         self._issue_again(replica, out)
         self._seal_if_due(replica, out)
         self._close_if_due(replica, out)
-        exchange.send_pending(replica, out, self._now_ms)
+        exchange.send_pending(replica, self.up, out, self._now_ms)
+        hub.pass_on(replica, self.up, out, self._now_ms)
         replica.save_changes(out)
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
-        at_work = busy or replica.outbox.has_deferred or not applied.is_settled
+        at_work = busy or replica.outbox.has_deferred or replica.duties.unsent or not applied.is_settled
+        at_work = at_work or hub.is_pulling(replica, self.up)
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
         behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
         self._residency.place(replica, at_work=bool(at_work), behind=behind, up=self.up.keys())
@@ -364,16 +372,16 @@ class Site:
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
         statements.ask(replica, self.up, out, self._now_ms)
-        if replica.drafts or replica.slot.running or not statements.is_ready(replica):
+        if replica.drafts or replica.slot.running or replica.is_closed or not statements.is_ready(replica):
             return
         self._accept(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         scheduler.advance(replica, out, self._now_ms)
 
     def _close_if_due(self, replica: Replica, out: Effects) -> None:
         """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
-        if replica.is_deleted and tombstones.may_close(replica, self.up, self._now_ms):
-            replica.close(out)
-        for peer in sorted(self.up.keys() & tombstones.unconfirmed(replica)):
+        if replica.is_deleted:
+            tombstones.close_if_due(replica, self.up, out, self._now_ms)
+        for peer in sorted(self.up.keys() & tombstones.to_ask(replica)):
             if replica.peer(peer).may_recall(self._now_ms):
                 exchange.ask(replica, peer, out)
 
@@ -381,7 +389,7 @@ class Site:
         """Submit what was withdrawn and no other site has, once all of them have said what they have."""
         for peer in self.up.keys() & set(incarnation.unheard(replica)):
             exchange.recall(replica, peer, out, self._now_ms)
-        for one in incarnation.ready(replica, out):
+        for one in () if replica.is_closed else incarnation.ready(replica, out):
             event = incarnation.submission(replica, one, self.matrices.get(one.op.matrix.hash))
             problem = refusal(replica, event)
             again = None if problem else self._accept(replica, event, out).id
@@ -391,7 +399,7 @@ class Site:
     # -- submitting --------------------------------------------------------------------------------
 
     def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
-        if problem := tombstones.refusal(replica) or refusal(replica, event):
+        if problem := tombstones.refusal(replica, self.up) or refusal(replica, event):
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._accept(replica, event, out)
@@ -416,32 +424,33 @@ class Site:
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         message = screened(message, peer, out)
         if message.dropped:
-            replica.peer(peer).note_dropped(self._now_ms)
+            tombstones.note_dropped(replica, peer, message, self._now_ms)
             return
         if tombstones.is_undecided(replica, message, self._now_ms):
             for site in self.up.keys() & set(replica.sites):
                 exchange.ask(replica, site, out)
             return  # the sender sends it again
         if message.over and tombstones.is_dropped_here(replica, message, self.drops):
-            exchange.report_dropped(replica, peer, out)
+            exchange.report_dropped(replica, peer, message.known, out)
             message = tombstones.without_earlier_life(message)
         if proof := incarnation.proof_in(replica, message, self.drops):
             self.incarnations.close(replica.resource, proof.by(peer), self.clock, self._now_ms, out)
             return
         if incarnation.is_claimed(replica, message):
             exchange.recall(replica, peer, out, self._now_ms)
+        report = message.report_of(peer) if message.for_others else None  # as it was signed
         message = without_more_of(replica.origin, message, replica.history.known, replica.replies.known)
-        self._take(replica, peer, message, out)
+        self._take(replica, peer, message, report, out)
 
-    def _take(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
+    def _take(self, replica: Replica, peer: str, message: Message, report: Report | None, out: Effects) -> None:
         catch_up.consider(replica, peer, message, self.up, self._now_ms)
         message = snapshot.assembled(replica, peer, message, out, self._now_ms)
         if tombstones.is_dropped_here(replica, message, self.drops):
             catch_up.give_up(replica, peer, self._now_ms)
-            exchange.report_dropped(replica, peer, out)
+            exchange.report_dropped(replica, peer, message.known, out)
             return
         new = self.matrices.try_out(message.matrices)
-        before = len(replica.history.ops)
+        before, had, met = len(replica.history.ops), dict(replica.replies.known), set(replica.peers)
         orphans = set(replica.history.orphans)
         missing = exchange.take(replica, peer, message, self.matrices, out)
         self.matrices.save_used(replica, new, message.ops, out)
@@ -454,8 +463,13 @@ class Site:
         incarnation.note_earlier_stores(replica, message, out)
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
         if self._is_current(replica, peer, message):
-            replica.take_report(peer, message, self._now_ms)
+            replica.take_report(peer, message, report, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
+        if tombstones.may_be_same_life(replica, message):
+            hub.take_reports(replica, message, partial(self._is_current, replica), self._now_ms)
+        hub.note_message(replica, peer, message, had, self.up, self._now_ms)
+        for site in set(replica.targets()).difference(met, {peer}):
+            replica.peer(site).leave_to_others()
         catch_up.note_taken(replica, peer, message, self.up, self._now_ms)
         statements.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
@@ -467,12 +481,13 @@ class Site:
         exchange.answer_recall(replica, peer, message, out, self._now_ms)
         if matrices := tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices):
             exchange.send_matrices(replica, peer, matrices, out)
+        hub.answer(replica, peer, message, out, self._now_ms)
         catch_up.attend(replica, peer, self.up, out, self._now_ms)
 
-    def _is_current(self, replica: Replica, peer: str, message: Message) -> bool:
+    def _is_current(self, replica: Replica, peer: str, message: Message | Report) -> bool:
         """Whether a message is of the peer's present store, and of the last generation that was heard of."""
         sent, heard = Origin(peer, message.incarnation), replica.peers.get(peer)
-        if self._seen.get(peer, sent.store) != sent.store:
+        if self._stores.last.get(peer, sent.store) != sent.store:
             return False
         before = Origin(peer, heard.incarnation) if heard and heard.incarnation else sent
         return before.store != sent.store or before.generation <= sent.generation

@@ -5,8 +5,9 @@ may come from a hostile site: so it is judged as a whole (`admission.admits_snap
 is too large for a message goes in pieces (pieces.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -30,7 +31,7 @@ from cheops.log.causality import NOTHING, Vector, contains, covers, joined
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin, Reply
-from cheops.log.seals import is_of_one_site, overruled_by
+from cheops.log.seals import is_of_one_site, overruled_by, standing
 
 # -- sending ---------------------------------------------------------------------------------------------
 
@@ -144,13 +145,29 @@ def _is_needed(replica: Replica, message: Message, snapshot: Snapshot) -> bool:
     known = dict(replica.history.known)
     if covers(known, snapshot.floor):
         return False
-    folded = snapshot.base.vector if snapshot.base else NOTHING
-    if not replica.history.ops or any(is_of_one_site(op) and contains(folded, op.id) for op in message.ops):
-        return True
     for op in sorted(message.ops, key=lambda op: op.seq):
-        if known.get(op.origin, 0) == op.seq - 1:
+        if _is_next(op, known):
             known[op.origin] = op.seq
-    return not covers(known, snapshot.floor)
+    if not replica.history.ops or not covers(known, snapshot.floor):
+        return True
+    folded = snapshot.base.vector if snapshot.base else NOTHING
+    alone = [op for op in message.ops if is_of_one_site(op) and contains(folded, op.id)]
+    return bool(alone) and not _is_own_senior(replica.history, message, alone)
+
+
+def _is_own_senior(history: History, message: Message, theirs: Iterable[Operation]) -> bool:
+    """Whether this site, too, has sealed alone and folded what another one must have from its checkpoint; and that one
+    does not know all of it. If each knows what the other has folded, the newer seal decides."""
+    ours = [op for op in history.seals if is_of_one_site(op) and contains(history.folded, op.id)]
+    if not ours:
+        return False
+    newest = max(ours, key=lambda op: op.stamp)
+    known = joined(message.known, {newest.origin: newest.seq} if _is_next(newest, message.known) else NOTHING)
+    return not covers(known, history.folded) or newest.stamp > max(op.stamp for op in theirs)
+
+
+def _is_next(op: Operation, known: Vector) -> bool:
+    return known.get(op.origin, 0) == op.seq - 1
 
 
 def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
@@ -163,22 +180,23 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     history, our_root, our_floor = replica.history, replica.history.root, replica.history.floor
     if (our_root and snapshot.root and our_root < snapshot.root) or _is_overruled(history, message, snapshot):
         # Two resources of one name meet, or what two parts of the sites did apart. Theirs gives way: what they forgot
-        # has no effect.
-        history.raise_floor(snapshot.floor, read(snapshot.contents))
-        for op in sorted(message.ops, key=lambda op: op.stamp):  # their seals prove the floor to other sites
-            if op.seal and contains(snapshot.floor, op.id) and op.id not in history.ops:
-                replica.add(op)
-                out.documents[key_of(op)] = op
-        replica.replies.skip_to(_reply_floor(replica, message, snapshot))
-        replica.save_ledger(out)
+        # has no effect. Their seals prove the floor to other sites.
+        _take_beside_ours(replica, message, snapshot, [op for op in message.ops if op.seal], out)
+        return
+    if _must_keep_checkpoint(history, message, snapshot):
+        new = [op for op in message.ops if op.seal or not contains(history.known, op.id)]
+        _take_beside_ours(replica, message, snapshot, new, out)
         return
     kept = {op.id for op in message.ops}
+    held = {id_ for id_ in history.ops if not contains(snapshot.floor, id_)}
     folded = snapshot.base.vector if snapshot.base else {}
     # What the sender has forgotten has no effect by its word; by ours it must not have one either. So only what the
     # checkpoint covers goes at once. The rest is added again, and forgotten when this site finds it without effect.
     gone = [id_ for id_ in history.ops if _is_replaced(history, id_, snapshot, folded) and id_ not in kept]
     out.drop(op_key(replica.resource, id_) for id_ in gone)
-    theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
+    # Also what our checkpoint held, and theirs does not: it is in effect after theirs.
+    counted = joined(snapshot.floor, our_floor)
+    theirs = [op for op in message.ops if contains(counted, op.id) and op.id not in held]
     taken = {op.id for op in theirs}.union(gone)
     ours = [op for op in history.ops.values() if op.id not in taken]
     our_contents, we_folded = history.contents.floor, bool(history.folded)
@@ -194,10 +212,11 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     if snapshot.base or replica.applied.base:
         start_over(replica, snapshot.base, out)
     is_other = our_root and snapshot.root and our_root != snapshot.root
-    if is_other or not we_folded:
-        # What we forgot is not here any more, and has no effect: because ours gives way, or by our own word. But what
-        # our checkpoint held had one. It is lost with the checkpoint, and must not count as known.
-        history.raise_floor(our_floor, our_contents)
+    # What we forgot is not here any more, and has no effect: because ours gives way, or by our own word. But what our
+    # checkpoint held had one. It is lost with the checkpoint, and must not count as known; unless its author sealed it
+    # without knowledge of a seal that counts now.
+    overruled = our_floor if is_other or not we_folded else overruled_by(_standing(message.ops, ours), ours)
+    history.raise_floor({o: n for o, n in our_floor.items() if n <= overruled.get(o, 0)}, our_contents)
     replica.applied.history_changed(0)
     # Both lists again in causal order, which `History.add` requires and which stamps extend.
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
@@ -210,9 +229,38 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     replica.save_ledger(out)
 
 
+def _take_beside_ours(
+    replica: Replica, message: Message, snapshot: Snapshot, kept: Iterable[Operation], out: Effects
+) -> None:
+    """Keep what is here, and count what the others have forgotten as known. `kept` is what is taken of the rest."""
+    history = replica.history
+    history.raise_floor(snapshot.floor, read(snapshot.contents))
+    for op in sorted(kept, key=lambda op: op.stamp):
+        if contains(snapshot.floor, op.id) and op.id not in history.ops:
+            replica.add(op)
+            out.documents[key_of(op)] = op
+    replica.replies.skip_to(_reply_floor(replica, message, snapshot))
+    replica.save_ledger(out)
+
+
+def _must_keep_checkpoint(history: History, message: Message, snapshot: Snapshot) -> bool:
+    """Whether this site has a checkpoint, and the sender has none: two sites that were each removed at the other went
+    on alone, and only this one has what its checkpoint holds. What the other one forgot had no effect. The rest comes
+    on top of the checkpoint, here and there, unless a seal of theirs orphans what it holds."""
+    if snapshot.base is not None or not history.folded:
+        return False
+    seals = _standing(message.ops, history.seals)
+    return all(sealing in seals for sealing in history.seals)
+
+
+def _standing(*ops: Iterable[Operation]) -> list[Operation]:
+    """The seals that count among all of these operations."""
+    return standing(op for op in chain(*ops) if op.seal)
+
+
 def _is_overruled(history: History, message: Message, snapshot: Snapshot) -> bool:
     """Whether all that is missing here was sealed and forgotten without knowledge of a seal that counts here."""
-    overruled = overruled_by(history.seals, message.ops)
+    overruled = overruled_by(_standing(message.ops, history.seals), message.ops)
     return bool(overruled) and covers(joined(history.known, overruled), snapshot.floor)
 
 

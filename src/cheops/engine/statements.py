@@ -96,8 +96,9 @@ def is_ready(replica: Replica) -> bool:
 def _must_repeat(replica: Replica) -> bool:
     """Whether this site has sealed something alone, and must do so again: the seal was withdrawn. It may be made only
     while nobody else is on the list, except sites that were removed then."""
-    others = set(replica.history.site_list).difference(replica.gone.ever, {replica.site})
-    return replica.is_involved and not others and retention.lacks_seal(replica)
+    if not replica.is_involved or not retention.lacks_seal(replica):  # the usual case
+        return False
+    return not set(replica.history.site_list).difference(replica.gone.ever, {replica.site})
 
 
 def seal_for(replica: Replica) -> Seal | None:

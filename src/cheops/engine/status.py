@@ -143,7 +143,10 @@ def status(replica: Replica, up: set[str], *, with_drift: bool = True) -> Resour
         unreachable,
         replica.applied.order_not_enforced,
         sites,
-        incarnation.doubt(replica) or tombstones.doubt(replica) or (drift.found(replica) if with_drift else ""),
+        incarnation.doubt(replica)
+        or tombstones.doubt(replica)
+        or health.refusal(replica)
+        or (drift.found(replica) if with_drift else ""),
         last_known,
     )
 

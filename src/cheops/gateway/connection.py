@@ -191,6 +191,8 @@ def _expire(waiter: asyncio.Future[None]) -> None:
         waiter.set_exception(TimeoutError())
 
 
+SILENCE_S = 10  # of a connection to another site, while it should acknowledge something; at rest it is asked then
+PROBE_S, PROBES = 3, 3  # how often it is asked
 _RECENT_S = 1.0  # no server closes an idle connection so soon after its last use
 
 
@@ -258,6 +260,8 @@ class ConnectionPool:
             tls, name = self._verified_by(address)
             async with asyncio.timeout(limit_s):
                 _, wire = await loop.create_connection(Wire, address.host, address.port, ssl=tls, server_hostname=name)
+                if address.site:
+                    notice_silence(wire.transport)
         except TimeoutError:
             why = f"no connection within {limit_s:g} s"
             raise UpstreamError(_unreached(address, why), why, may_have_had_effect=False, status=504) from None
@@ -312,6 +316,20 @@ class ConnectionPool:
                 del self._idle[address]
         pause_s = max(self._settings.warm_for_s / 4, 0.01)
         self._sweeping = loop.call_later(pause_s, self._sweep) if self._idle else None
+
+
+def notice_silence(transport: asyncio.Transport) -> None:
+    """Have TCP end a connection to another site that a cut or a firewall has ended without a word. The site itself may
+    be up, and reached in another way."""
+    sock = transport.get_extra_info("socket")
+    for option, value in (
+        (socket.TCP_USER_TIMEOUT, SILENCE_S * 1_000),
+        (socket.TCP_KEEPIDLE, SILENCE_S),
+        (socket.TCP_KEEPINTVL, PROBE_S),
+        (socket.TCP_KEEPCNT, PROBES),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _unreached(address: UpstreamAddress, why: str) -> str:

@@ -20,7 +20,9 @@ from cheops.errors import CheopsError, Fault
 from cheops.gateway.client_connection import ClientConnection
 from cheops.gateway.connection import UpstreamAddress, upstream_address
 from cheops.gateway.headers import HOP, PEER_CERTIFICATE, RequestHead, decode_name, first
+from cheops.gateway.host_names import HostNames
 from cheops.gateway.interfaces import NoGatewayError, SiteDownError
+from cheops.gateway.tunnels import GatewayTunnels
 from cheops.node.node import Node
 from cheops.peers.client import Credentials
 from cheops.peers.enrollment import FORGED_SENDER, NO_SITE, rejection_of
@@ -46,6 +48,8 @@ class PeerGateways:
         self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
         self._logged_claims: set[str] = set()
         self.on_verified: OnVerified | None = None
+        self.tunnels = GatewayTunnels(node)
+        self.host_names = HostNames()
 
     @property
     def credentials(self) -> Credentials | None:
@@ -121,7 +125,11 @@ class PeerGateways:
             upstream = upstream_address(address)
         except AddressError as error:
             raise NoGatewayError(f"the address of {site} for '{service}' cannot be used: {error}") from None
-        return replace(upstream, site=site) if self._node.keyring else upstream
+        if self._node.keyring is None:
+            return upstream
+        if (port := self.tunnels.port_to(site)) is not None:
+            return replace(upstream, site=site, host="127.0.0.1", port=port)
+        return replace(upstream, site=site)
 
     def is_up(self, site: str) -> bool:
         info = self._node.snapshot().sites.get(site)
@@ -137,8 +145,9 @@ class PeerGateways:
         return SiteDownError(f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}")
 
     def probe_now(self, site: str) -> None:
-        """A request to it failed: check now whether the site is up."""
+        """A request to it failed: check now whether the site is up, and its gateway in reach."""
         self._node.mesh.probe_now(site)
+        self.tunnels.doubt(site)
 
     async def addresses_of(self, site: str) -> frozenset[str]:
         """The addresses that requests of a site come from: those at which it is reached."""

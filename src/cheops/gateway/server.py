@@ -184,6 +184,7 @@ class Gateway:
     def __init__(self, node: Node, program: str | None = None) -> None:
         """`program` is the path of HAProxy, if it is used."""
         config = node.config
+        self._node = node
         self._config = config
         self._settings = config.gateway
         self._here = config.name
@@ -195,7 +196,7 @@ class Gateway:
         self._max_connections = connection_limit(config.gateway.connections)
         self.request_log = RequestLog()
         self.carriers = _carriers(config)
-        peers = PeerGateways(node)
+        peers = self._peers = PeerGateways(node)
         marks_all = config.refuses_unknown_calls
         self._forwarder = Forwarder(
             config.name, config.services, config.gateway, peers, self.carriers, marks_all=marks_all
@@ -253,6 +254,8 @@ class Gateway:
 
     async def start(self, listening: ListenerSockets) -> None:
         await self._listen(listening.sockets)
+        if self._keyring is not None:
+            self._node.serve("gateway tunnels", self._peers.tunnels.run())
         if self.plane is None:
             return
         try:

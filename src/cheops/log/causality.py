@@ -41,7 +41,10 @@ NOTHING: Vector = MappingProxyType({})
 
 def covers(one: Vector, other: Vector) -> bool:
     """Whether the one vector includes everything in the other."""
-    return all(one.get(origin, 0) >= number for origin, number in other.items())
+    for origin, number in other.items():  # noqa: SIM110 - called most of all: a generator takes twice as long
+        if one.get(origin, 0) < number:
+            return False
+    return True
 
 
 def contains(vector: Vector, id_: OpId) -> bool:

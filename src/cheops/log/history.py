@@ -34,7 +34,7 @@ from cheops.log.rules import (
     reason_for,
     rule_between,
 )
-from cheops.log.seals import excludes, excluding_seal, is_of_one_site, latest, proving_seals, standing
+from cheops.log.seals import excludes, excluding_seal, is_of_one_site, lasting, proving_seals, standing
 
 FindMatrix = Callable[[str], Matrix]
 _NO_EPOCH = Epoch()
@@ -81,7 +81,7 @@ class History:
         # What was forgotten here belonged to a resource that gives way to another; until `take_lost_root`.
         self.lost_root = False
         # Indexes into `ops`, so that nothing has to look at all of them.
-        self._listings: list[Operation] = []  # those that set a list of sites
+        self.listings: list[Operation] = []  # those that set a list of sites
         self._introducers: list[Operation] = []  # those that introduced a matrix
         self._by_key: dict[str, dict[OpId, Operation]] = {}  # the effective ones
         self._silent: dict[OpId, None] = {}  # those that touch no application
@@ -149,7 +149,7 @@ class History:
     def _index(self, op: Operation) -> None:
         if op.sites is not None:
             self.ever_listed.update(op.sites)
-            self._listings.append(op)
+            self.listings.append(op)
         if op.is_silent:
             self._silent[op.id] = None
 
@@ -285,21 +285,21 @@ class History:
         """The operation that set the list of sites that the author of another one knew."""
         newest = self.site_list_op
         if newest is not None and newest.is_before(op):
-            late = (other for other in self._listings if other.id in self.orphans and other.stamp > newest.stamp)
+            late = (other for other in self.listings if other.id in self.orphans and other.stamp > newest.stamp)
             if not any(other.is_before(op) for other in late):  # its author may not have known the seal
                 return newest  # the usual case
         seals = [sealing for sealing in self.seals if sealing.is_before(op)]
-        past = (other for other in self._listings if other.is_before(op) and not excluding_seal(other, seals))
+        past = (other for other in self.listings if other.is_before(op) and not excluding_seal(other, seals))
         return max(past, key=_stamp, default=None)
 
     def may_have_forgotten_newer(self, listing: Operation) -> bool:
         """Whether a newer list than this one may have been forgotten. Of the lists that all sites know, the newest is
         kept, and older ones only for other reasons."""
-        return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
+        return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self.listings)
 
     def has_listing(self, sites: AbstractSet[str]) -> bool:
         """Whether a list that is kept here names these sites."""
-        return any(sites == set(op.sites or ()) for op in self._listings if op.id not in self.orphans)
+        return any(sites == set(op.sites or ()) for op in self.listings if op.id not in self.orphans)
 
     @property
     def first(self) -> Operation | None:
@@ -309,7 +309,7 @@ class History:
     @property
     def oldest_listing(self) -> Operation | None:
         """The oldest operation that is left of those that set a list of sites."""
-        return min(self._listings, key=_stamp, default=None)
+        return min(self.listings, key=_stamp, default=None)
 
     # -- seals ---------------------------------------------------------------------------------
 
@@ -408,19 +408,19 @@ class History:
             for epoch in self.epochs.values():
                 epoch.settled.pop(id_, None)
         if gone:
-            self._listings = [op for op in self._listings if op.id in self.ops]
+            self.listings = [op for op in self.listings if op.id in self.ops]
             self.seals = standing(self._sealing.values())
         return gone
 
     def fold(self) -> list[OpId]:
         """Forget everything, because a checkpoint holds its effect, but the operations that set the list of sites and
-        the matrix, and the newest seal; return what was forgotten."""
-        newest = latest(self.seals)
-        kept = (self.site_list_op, self._matrix_introducer(), newest, self._proof_of(newest) if newest else None)
+        the matrix, and the newest seals; return what was forgotten."""
+        newest, common = lasting(self.seals)
+        kept = (self.site_list_op, self._matrix_introducer(), newest, common, newest and self._proof_of(newest))
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
-        self._listings = [op for op in self._listings if op.id in self.ops]
+        self.listings = [op for op in self.listings if op.id in self.ops]
         self.folded, self.floor = dict(self.known), dict(self.known)
         self.contents.fold()
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
@@ -467,12 +467,12 @@ class History:
 
     def _listing_in(self, stable: Vector) -> Operation | None:
         """The newest list of sites that all know, by which policies judge operations still to come (policy.py)."""
-        counted = (op for op in self._listings if op.id not in self.orphans)
+        counted = (op for op in self.listings if op.id not in self.orphans)
         return max((op for op in counted if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self, floor: Vector) -> set[OpId]:
-        """The newest seal; those that orphan something, also after a restart; those that prove the floor."""
-        wanted = (latest(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
+        """The newest seals; those that orphan something, also after a restart; those that prove the floor."""
+        wanted = (*lasting(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
         seals = {sealing.id: sealing for sealing in (*wanted, *proving_seals(self._sealing.values(), floor)) if sealing}
         return seals.keys() | {op.id for sealing in seals.values() if (op := self._proof_of(sealing))}
 

@@ -90,6 +90,8 @@ class Matrix:
         self._literal = _Relations(entry for entry in self.entries if entry not in self._patterns)
         self._by_texts: BoundedMap[frozenset[str], _Relations] = BoundedMap(_MOST_KNOWN)
         self._texts: BoundedMap[str, frozenset[str]] = BoundedMap(_MOST_KNOWN)
+        # By types as they are asked for: a merge asks about the same few pairs again and again.
+        self._by_names: BoundedMap[tuple[str, ...], _Relations] = BoundedMap(_MOST_KNOWN)
         for entry in self._literal.entries if self._patterns else ():
             self._about(entry.before, entry.after)  # raises for contradictions of both kinds
 
@@ -165,6 +167,12 @@ class Matrix:
         """What the entries say about these types. `*` itself is a text: that of the patterns as they are written."""
         if not self._patterns:
             return self._literal
+        if names in self._by_names:
+            return self._by_names[names]
+        found = self._by_names[names] = self._find_about(names)
+        return found
+
+    def _find_about(self, names: tuple[str, ...]) -> "_Relations":
         texts = frozenset().union(*(frozenset((ANY,)) if name == ANY else self._texts_of(name) for name in names))
         if not texts:
             return self._literal

@@ -24,7 +24,7 @@ from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 from msgspec import Meta, Struct, field
 from msgspec.json import Encoder
-from msgspec.structs import astuple, force_setattr
+from msgspec.structs import astuple, force_setattr, replace
 
 from cheops.text import is_invisible
 
@@ -37,11 +37,13 @@ MAX_NUMBER = 2**53 - 1  # every JSON reader reads these exactly
 MAX_COUNT = 2**40  # of operations or replies of one origin
 MAX_COUNTER = 2**20  # of a stamp; the clock carries into its time, see causality.py
 MAX_ORIGINS = 4_096  # in one vector
+OUTPUT_HASH_BYTES = 12
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 OptionalName: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]  # may be empty
 Incarnation: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, pattern=r"^[^/]+\Z")]
 FileHash: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+OutputHash: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{24})?\Z")]  # may be empty, see `hash_of_output`
 # Only characters that JSON does not escape: the codec cuts the signature off the encoded bytes.
 Signature: TypeAlias = Annotated[str, Meta(max_length=MAX_SIGNATURE_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*\Z")]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
@@ -412,14 +414,35 @@ class Reply(DocumentBase, frozen=True, tag="reply"):
     # A factory, because msgspec omits a plain default by identity: equal replies must give equal bytes.
     timing: Timing = field(default_factory=Timing)
     applied: tuple[Applied, ...] = ()  # of a replay
+    # Of an output that other sites fetch when somebody looks at it: the signature covers this, and not the output.
+    output_hash: OutputHash = ""
     signature: Signature = ""  # of its origin, over all the rest; the last that is written, see codec.unsigned
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether there was an output, which is not here."""
+        return bool(self.output_hash) and not self.output
+
+    def without_output(self) -> "Reply":
+        """As others get it who have not asked for the output."""
+        return replace(self, output="") if self.output_hash and self.output else self
+
     def __eq__(self, other: object) -> bool:
-        # A signature comes later, and is no part of what a reply says.
-        return isinstance(other, Reply) and astuple(self)[:_SIGNATURE] == astuple(other)[:_SIGNATURE]
+        # A signature comes later, and is no part of what a reply says; the hash of an output says as much as that.
+        if not isinstance(other, Reply):
+            return False
+        one, another = self.without_output(), other.without_output()
+        return astuple(one)[:_SIGNATURE] == astuple(another)[:_SIGNATURE]
 
     def __hash__(self) -> int:
         return hash((self.resource, self.origin, self.n))
+
+
+def hash_of_output(output: str) -> str:
+    """What stands for an output where that is not sent along; empty for a short one, which always is."""
+    if len(output) <= 2 * OUTPUT_HASH_BYTES:
+        return ""
+    return sha256(output.encode()).hexdigest()[: 2 * OUTPUT_HASH_BYTES]
 
 
 _SIGNATURE = Reply.__struct_fields__.index("signature")

@@ -16,8 +16,8 @@ never orphaned. What is orphaned comes from a site that was not on the list, fro
 was, or from a site that broke its own statement (`broke_statement`).
 
 The seal of a resource at a single site carries no statement of another, so it orphans nothing: it only proves what that
-site may forget. An operation that did not know of it comes after the checkpoint of that site, at every site: nobody
-else has what the checkpoint holds.
+site may forget. The newest seal of several sites is kept beside it. An operation that did not know of the single site's
+seal comes after the checkpoint of that site, at every site: nobody else has what the checkpoint holds.
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that more
 sites sealed stands, then the one that began first (`root`); the other gives way.
@@ -87,6 +87,11 @@ def latest(seals: Sequence[Operation]) -> Operation | None:
     return max(seals, key=lambda sealing: sealing.stamp, default=None)
 
 
+def lasting(seals: Sequence[Operation]) -> tuple[Operation | None, Operation | None]:
+    """The newest seal, and the newest of several sites: one of a single site orphans nothing in its place."""
+    return latest(seals), latest([sealing for sealing in seals if not is_of_one_site(sealing)])
+
+
 def sealed_by(ops: Iterable[Operation]) -> dict[Origin, int]:
     """What the seals among these operations cover; themselves too, unless operations of their author are in between:
     nobody need have seen those."""
@@ -99,13 +104,13 @@ def sealed_by(ops: Iterable[Operation]) -> dict[Origin, int]:
 
 
 def overruled_by(seals: Sequence[Operation], ops: Iterable[Operation]) -> dict[Origin, int]:
-    """Of the authors of seals that do not know one which counts: how many of their own operations those seals cover.
-    What came before such a seal does not know the other one either, so it has no effect. Only of the authors: nobody
-    else can take the effect of what a site has made."""
+    """Of the authors of seals that do not know one which counts: how many of their own operations those seals cover,
+    themselves included. What came before such a seal does not know the other one either, so it has no effect. Only of
+    the authors: nobody else can take the effect of what a site has made."""
     overruled: dict[Origin, int] = {}
     for op in ops:
         if op.seal and excluding_seal(op, seals):
-            overruled = joined(overruled, {op.origin: op.seal.stable.get(op.origin, 0)})
+            overruled = joined(overruled, {op.origin: sealed_by((op,)).get(op.origin, 0)})
     return overruled
 
 

@@ -8,41 +8,23 @@ have not run yet) nobody else has: only the operator can help.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-import msgspec
-
 from cheops.config.notify import EventKind
-from cheops.engine.documents import Document, key_of
+from cheops.engine.documents import key_of
 from cheops.engine.events import Notify
-from cheops.errors import CheopsError
-from cheops.log.operation import Operation, Reply
-from cheops.peers.client import connection_problem, decode_json, read_response
-from cheops.peers.couchdb.documents import RefusedError, parse_document
-from cheops.store.codec import MAX_MESSAGE_BYTES, id_of
+from cheops.node.document_fetcher import MOST_DOCUMENTS, fetch_documents
+from cheops.store.codec import id_of
 from cheops.store.interface import DamagedError
 from cheops.text import in_words, printable, shortened
 
 if TYPE_CHECKING:
     from cheops.node.node import Node
 
-DOCUMENTS_PATH = "/peer/documents"
-MOST_DOCUMENTS = 100  # in one request
-_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 _MOST_NAMED = 5
 _log = logging.getLogger(__name__)
 Write = Callable[..., Awaitable[Any]]
-
-
-class DocumentRequest(msgspec.Struct, frozen=True):
-    resource: str
-    ids: list[str]
-
-
-class _Found(msgspec.Struct, frozen=True):
-    documents: list[dict[str, Any]]
 
 
 class DamagedDocuments:
@@ -69,7 +51,7 @@ class DamagedDocuments:
                 await self._write(self._node.store.set_unknown, resource)
             missing, sources = set(ids), []
             for site in self._sites(resource):
-                found = await self._fetch(site, resource, sorted(missing)[:MOST_DOCUMENTS])
+                found = await fetch_documents(self._node, site, resource, sorted(missing)[:MOST_DOCUMENTS])
                 if found:
                     await self._write(self._node.store.rewrite, found)
                     missing -= {id_of(key_of(document)) for document in found}
@@ -84,25 +66,6 @@ class DamagedDocuments:
         """Sites that may have its documents and are up; of an unreadable resource the store still knows them."""
         up = self._node.mesh.up
         return [site for site in self._node.store.sites_of(resource) if site != self._node.name and site in up]
-
-    async def _fetch(self, site: str, resource: str, ids: Sequence[str]) -> list[Document]:
-        """Those of these documents that a site has, verified like everything that comes from another site."""
-        body = msgspec.json.encode(DocumentRequest(resource, list(ids)))
-        try:
-            async with self._node.peer_client.request(
-                site, "POST", DOCUMENTS_PATH, data=body, timeout=_TIMEOUT
-            ) as response:
-                content = await read_response(response, MAX_MESSAGE_BYTES)
-                if response.status != 200:
-                    raise aiohttp.ClientError(f"it responded with {response.status}")  # noqa: TRY301
-            documents = [parse_document(one)[0] for one in decode_json(content, _Found).documents]
-            wanted = [one for one in documents if id_of(key_of(one)) in ids]
-            signed = [one for one in wanted if isinstance(one, Operation | Reply)]
-            bad = await self._node.verifier.objections(site, signed) if self._node.verifier else {}
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RefusedError, CheopsError) as error:
-            _log.info("%s did not send documents of '%s': %s", site, printable(resource), connection_problem(error))
-            return []
-        return [one for one in wanted if id(one) not in bad]
 
     def _report(self, resource: str, ids: Iterable[str], missing: Iterable[str], sources: Iterable[str]) -> None:
         """Once for each outcome: an attempt is made every few seconds."""

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +18,7 @@ from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
 from cheops.engine.events import Answer, Fault, Notify, Restart, Run, Save, Send
 from cheops.engine.incarnation import OF_INCARNATIONS
 from cheops.log.operation import OpId
+from cheops.peers import reports
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.store.interface import DamagedError
 from cheops.text import printable, shortened
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+# Requests of another start, whose drafts the store may still have, must have other names.
+_PROCESS, _numbers = secrets.token_hex(12), count(1)
 
 
 class EffectExecutor:
@@ -41,7 +45,7 @@ class EffectExecutor:
         # Without an address nothing can be sent. The engine sends it again when the peer comes up.
         if self._node.address_of(effect.peer):
             self._node.note_interest((effect.peer,))
-            self._node.links.send(effect.peer, effect.message)
+            self._node.links.send(effect.peer, reports.signed(effect.message, self._node.name, self._node.sign))
 
     def answer(self, effect: Answer) -> None:
         self._node.pending_requests.deliver(effect)
@@ -98,7 +102,7 @@ class Answers:
     """The answers to one request, in order. A context manager: at its end the request is not pending any more."""
 
     def __init__(self, pending: "PendingRequests") -> None:
-        self.request = secrets.token_hex(16)
+        self.request = f"{_PROCESS}-{next(_numbers)}"
         self._pending = pending
         self._arrived: deque[Answer] = deque()
         self._waiter: asyncio.Future[None] | None = None  # one task reads them: a queue for many would cost more
@@ -124,20 +128,33 @@ class Answers:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def next(self) -> Answer:
+    async def next(self, by_s: float | None = None) -> Answer:
+        """Raises TimeoutError if none has arrived by this time of the event loop's clock."""
         while not self._arrived:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            loop = asyncio.get_running_loop()
+            self._waiter = waiter = loop.create_future()
+            # A timer of our own: `asyncio.wait_for` would make a task for each answer.
+            timer = None if by_s is None else loop.call_at(by_s, _expire, waiter)
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
         return self._arrived.popleft()
 
     async def until(self, deadline_s: float) -> AsyncIterator[Answer]:
         """All answers that arrive until this time of the event loop's clock."""
         while True:
-            left_s = deadline_s - asyncio.get_running_loop().time()
             try:
-                yield await asyncio.wait_for(self.next(), max(left_s, 0))
+                answer = await self.next(deadline_s)
             except TimeoutError:
                 return
+            yield answer
+
+
+def _expire(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 class PendingRequests:

@@ -128,7 +128,7 @@ class DiskQuota:
         if used > self._store_bytes:
             return (
                 f"{self._store} has {size_text(used)}, more than clients.store_size allows "
-                f"({size_text(self._store_bytes)}): delete resources, which is still accepted and frees space once all "
-                "their sites have done it, or raise clients.store_size"
+                f"({size_text(self._store_bytes)}): delete resources, which is still accepted and frees space when all "
+                "their sites have forgotten them, limits.tombstone after that, or raise clients.store_size"
             )
         return None

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,6 +37,7 @@ from cheops.log.policy import may_have_taken
 from cheops.node import alarms
 from cheops.node.alarms import Alarms
 from cheops.node.backends import Backends
+from cheops.node.channels import channel_pool
 from cheops.node.damaged_documents import DamagedDocuments
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
@@ -45,9 +45,9 @@ from cheops.node.own_store import marks_note, open_store, read_kept_marks
 from cheops.node.pump import Pump, wall_ms
 from cheops.node.read_queue import ReadQueue
 from cheops.node.space_release import SpaceRelease
+from cheops.node.store_thread import StoreThread
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
-from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
 from cheops.peers.enrollment import Enrollment, keyring_of
 from cheops.peers.files import FileFetcher
@@ -60,7 +60,7 @@ from cheops.peers.probes import PeerEvent
 from cheops.peers.proofs import proofs_of
 from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
-from cheops.peers.site_keys import SiteKeys, start_signing
+from cheops.peers.site_keys import RotatingSigner, SiteKeys, start_signing
 from cheops.peers.watermark import KEPT_NOTE, Watermarks
 from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
@@ -107,6 +107,7 @@ class Node:
         self.keyring = keyring_of(config, self.refusals)
         self.site_keys: SiteKeys | None = None
         self.verifier: DocumentVerifier | None = None
+        self.sign = RotatingSigner(self.keyring) if self.keyring else None
         # The local application, and what operations bring along for it.
         make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
         self.files = FileStore(config.data / FILES, room)
@@ -118,13 +119,13 @@ class Node:
         self.file_references = FileReferences(self.files, self.backends.releases_files)
         self.notifier = Notifier(config, self._runner)
         # SQLite blocks, so it has threads of its own. Only one of them ever writes.
-        self._writer = ThreadPoolExecutor(1, "store")
-        self._readers = ThreadPoolExecutor(1, "store-read")
+        self._writer = StoreThread("store")
+        self._readers = StoreThread("store-read")
         self._pumping: asyncio.Task[None] | None = None
         self.must_restart = asyncio.Event()  # under a new incarnation of its store
         self._services: list[asyncio.Task[None]] = []  # run until the site stops
         self._jobs: set[asyncio.Task[None]] = set()  # end by themselves
-        self._interest: set[str] = set()  # sites that share a resource with this one
+        self.interest: set[str] = set()  # sites that share a resource with this one
         self._snapshot: tuple[float, Snapshot] | None = None  # when it was taken, and what it holds
         self.drifted: set[str] = set()  # resources whose applications differ, as far as is known since the start
         self.membership_listeners: list[Callable[[], Awaitable[None]]] = []  # awaited after each decision
@@ -160,12 +161,13 @@ class Node:
         # The way to the other sites. Nothing is sent yet.
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         self.mesh = await self._create_mesh()
-        self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
-        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event, self.refusal_log, self.marks)
-        self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
+        self.channels = channel_pool(self)
+        self.prober = Prober(self.mesh, self.channels, self._report_peer_event, self.refusal_log, self.marks)
+        self.links = PeerLinks(self.name, self.channels, self.mesh.probe_now)
+        self.channels.on_ready = self.links.flush
         self.file_fetcher = FileFetcher(
             self.files,
-            self.peer_client,
+            self.channels,
             self.refusal_log,
             self.file_references.is_needed,
             lambda site: site in self.mesh.forgotten,
@@ -188,6 +190,7 @@ class Node:
         await self.notifier.start(self.pump)
         # Only now does anything move.
         self._pumping = loop.create_task(self.pump.run(), name="pump")
+        self.serve("channels", self.channels.run())
         self.serve("prober", self.prober.run())
         self.serve("tick", self._tick())
         self.serve("mesh", self._save_mesh_regularly())
@@ -214,7 +217,7 @@ class Node:
             await self._flush_if_possible(self._pumping)
             self._pumping.cancel()
             await asyncio.gather(self._pumping, return_exceptions=True)
-        for name in ("pump", "databases", "links", "file_fetcher"):
+        for name in ("pump", "databases", "links", "file_fetcher", "channels"):
             if part := getattr(self, name, None):
                 part.close()
         if session := getattr(self, "session", None):
@@ -260,8 +263,8 @@ class Node:
             config.heartbeat.every_s, config.heartbeat.down_after_s, config.security.clock_skew_s
         )
         mesh = Mesh(own, config.peers, now(), settings, saved, proofs_of(self.keyring, self._use_new_certificates))
-        self._interest = set((interest or {}).get("sites", ()))
-        mesh.interest(self._interest)
+        self.interest = set((interest or {}).get("sites", ()))
+        mesh.interest(self.interest)
         self._saved_decisions, self._saved_changes = mesh.decisions, mesh.changes
         self._told_decisions = 0  # of which the engine knows
         return mesh
@@ -276,7 +279,7 @@ class Node:
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, save)
         if keyring := self.keyring:
             peers = self.config.peers.keys()
-            self.renewal = CertificateRenewal(self.config.security, keyring, self.mesh, self.peer_client, peers)
+            self.renewal = CertificateRenewal(self.config.security, keyring, self.mesh, self.channels, peers)
             self.renewal.start()
 
     async def _start_verification(self) -> None:
@@ -284,7 +287,9 @@ class Node:
         if self.keyring is None:
             return
         self.clock_check = ClockCheck(self.mesh, self.config.security.clock_skew_s)
-        self.site_keys = SiteKeys(self.keyring, self.peer_client, self.store, self._writer, self._key_sources)
+        self.site_keys = SiteKeys(
+            self.keyring, self.channels, self.store, self._writer, lambda: sorted(self.mesh.up)[:_MOST_KEY_SOURCES]
+        )
         await self.site_keys.add(self.keyring.identity)
         self.verifier = DocumentVerifier(
             self.site_keys,
@@ -297,9 +302,6 @@ class Node:
 
     async def _is_involved(self, site: str, resource: str) -> bool:
         return may_have_taken(site, (await self.pump.replica(resource)).history)
-
-    def _key_sources(self) -> list[str]:
-        return sorted(self.mesh.up)[:_MOST_KEY_SOURCES]
 
     # -- tasks -------------------------------------------------------------------------------------------
 
@@ -342,7 +344,7 @@ class Node:
 
     async def in_store_thread(self, call: Callable[..., T], *args: Any) -> T:
         """Call something in the thread that owns the store."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, call, *args)
+        return await self._writer.call(call, *args)
 
     async def _save_mesh_regularly(self) -> None:
         """A site may restart while the others are out of reach, and must still know them."""
@@ -471,10 +473,10 @@ class Node:
 
     def note_interest(self, sites: Iterable[str]) -> None:
         """These sites share a resource with this one: the mesh must notice within seconds if one goes down."""
-        if new := set(sites) - self._interest - {self.name}:
-            self._interest |= new
-            self.mesh.interest(self._interest)
-            self._start_job(self._save_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
+        if new := set(sites) - self.interest - {self.name}:
+            self.interest |= new
+            self.mesh.interest(self.interest)
+            self._start_job(self._save_note(_INTEREST_NOTE, {"sites": sorted(self.interest)}))
 
     def _note_old_copy(self, peer: str, mark: Watermark) -> None:
         why = f"the store of this site is an old copy: {peer} has seen a later state of it"

@@ -17,7 +17,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Protocol
 
@@ -46,6 +45,7 @@ from cheops.engine.restoration import restored
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import MAX_SIGNATURE_CHARACTERS
+from cheops.node.store_thread import StoreThread
 from cheops.store.codec import MAX_DOCUMENT_BYTES, encode, resource_of
 from cheops.store.interface import CodecError, DamagedError, Store, StoreError
 from cheops.text import printable, shortened
@@ -85,7 +85,7 @@ class Pump:
     """Belongs to one event loop; `thread` runs one call at a time, and is the only one that commits."""
 
     def __init__(
-        self, site: Site, store: Store, handler: EffectHandler, thread: Executor, now_ms: Callable[[], int] = wall_ms
+        self, site: Site, store: Store, handler: EffectHandler, thread: StoreThread, now_ms: Callable[[], int] = wall_ms
     ) -> None:
         self.site = site
         self.trouble: str | None = None  # why the store cannot commit at the moment
@@ -98,7 +98,7 @@ class Pump:
         self._posted = 0  # steps with effects, since the start
         self._done = 0  # those whose effects are carried out
         self._work = asyncio.Event()
-        self._progress = asyncio.Condition()
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()  # who waits for a step; the earliest first
         self._loads: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # until a resource is loaded
 
@@ -118,6 +118,8 @@ class Pump:
         """A resource as this site knows it, loaded if need be; with `refresh` the engine asks the other sites too."""
         self.post(Queried(resource, refresh))
         while resource not in self.site.replicas:
+            if self.site.incarnations.is_closed:
+                raise _starting_again()
             loaded = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(resource, []).append(loaded)
             await loaded
@@ -140,9 +142,10 @@ class Pump:
 
     async def flushed(self) -> None:
         """Wait until the effects of all events up to now are carried out, and so are durable."""
-        target = self._posted
-        async with self._progress:
-            await self._progress.wait_for(lambda: self._done >= target)
+        if self._done < self._posted:
+            flushed = asyncio.get_running_loop().create_future()
+            self._flushes.append((self._posted, flushed))
+            await flushed
 
     async def run(self) -> None:
         """Pump until cancelled."""
@@ -176,8 +179,10 @@ class Pump:
         for effect in others:
             self._do(effect)
         self._done += len(steps)
-        async with self._progress:
-            self._progress.notify_all()
+        while self._flushes and self._flushes[0][0] <= self._done:
+            _, flushed = self._flushes.popleft()
+            if not flushed.done():  # it may be cancelled
+                flushed.set_result(None)
 
     def _note_commit(self, saves: list[Save], last_seq: int) -> None:
         try:
@@ -188,8 +193,7 @@ class Pump:
     async def _drop_unstorable(self, steps: list[list[Effect]]) -> None:
         """Take out of these steps, and of those that wait, all effects on resources with a document that cannot be
         stored: later decisions about them rest on it."""
-        loop = asyncio.get_running_loop()
-        bad = await loop.run_in_executor(self._thread, _unstorable, _saves(steps))
+        bad = await self._thread.call(_unstorable, _saves(steps))
         # No await from here on: the engine must not decide on the wrong state in between.
         for effects in (*steps, *self._queue):
             effects[:] = [left for effect in effects if (left := self._without(effect, bad)) is not None]
@@ -212,10 +216,10 @@ class Pump:
         return effect
 
     async def _commit(self, saves: list[Save]) -> int:
-        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MOST_S)
+        backoff = Backoff(_RETRY_S, _RETRY_MOST_S)
         while True:
             try:
-                last_seq = await loop.run_in_executor(self._thread, self._store.commit, saves)
+                last_seq = await self._thread.call(self._store.commit, saves)
             except StoreError as error:
                 if self.trouble is None:
                     _log.error("the store cannot save, so nothing is run, sent or answered: %s", error)
@@ -243,6 +247,8 @@ class Pump:
                 case Fault():
                     self._handler.fault(effect)
                 case Restart():
+                    for resource in list(self._waiting):  # nothing is loaded any more
+                        self._wake_waiting(resource, _starting_again())
                     self._handler.restart(effect)
                 case _:
                     pass  # loads have started already
@@ -256,10 +262,10 @@ class Pump:
             task.add_done_callback(self._loads.discard)
 
     async def _read_until_loaded(self, wanted: tuple[Load | Enumerate, ...]) -> None:
-        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MOST_S)
+        backoff = Backoff(_RETRY_S, _RETRY_MOST_S)
         left = list(wanted)
         while left:
-            for effect, event in await loop.run_in_executor(self._thread, self._read, left):
+            for effect, event in await self._thread.call(self._read, left):
                 if isinstance(event, StoreError):
                     self._report_unreadable(effect, event)
                     continue
@@ -318,6 +324,11 @@ def _unstorable(saves: Iterable[Save]) -> dict[str, Exception]:
             if size > MAX_DOCUMENT_BYTES:
                 bad.setdefault(resource_of(key_of(document)), CodecError(f"a document of {size:,} bytes is too large"))
     return bad
+
+
+def _starting_again() -> CheopsError:
+    text = "this site has found that its store must not go on, and starts again; try again in a moment"
+    return CheopsError(text, status=503, definite=False)
 
 
 def _not_loaded(resource: str) -> CheopsError:

@@ -1,8 +1,9 @@
-"""Gives disk space and memory of deleted resources back.
+"""Gives disk space of deleted resources back, and memory after a peak.
 
 From time to time the engine hears which tombstones may be dropped (cheops.engine.tombstones). Backends forget resources
 of which nothing is left in the store. Under load the store uses free pages again; at rest it gives them back, in steps
-of some milliseconds: a commit that comes meanwhile waits for one step at most.
+of some milliseconds: a commit that comes meanwhile waits for one step at most. The memory of resources that have left
+it goes back then, too.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cheops import heap
 from cheops.backoff import jittered
 from cheops.engine.events import Enumerated
 from cheops.store.interface import StoreError
@@ -28,6 +30,7 @@ class SpaceRelease:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._commits = -1  # at the last look
+        self._given_back = (-1, -1)  # commits, and resources in memory, when memory was last given back
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -39,6 +42,7 @@ class SpaceRelease:
                 self._node.drifted.difference_update(dropped)
                 if self._is_at_rest():
                     await self._shrink()
+                    self._give_memory_back()
             except StoreError as error:
                 _log.warning("cannot give space back: %s", error)
             except Exception:  # a backend may raise anything, and must not end the site
@@ -58,3 +62,10 @@ class SpaceRelease:
     async def _shrink(self) -> None:
         while self._is_at_rest() and await self._node.in_store_thread(self._node.store.shrink):
             await asyncio.sleep(_PAUSE_S)
+
+    def _give_memory_back(self) -> None:
+        """Once after each peak, and again when resources have left memory."""
+        now = (self._node.pump.commits, len(self._node.pump.site.replicas))
+        if now != self._given_back:
+            heap.give_back()
+            self._given_back = now

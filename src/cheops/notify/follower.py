@@ -24,7 +24,7 @@ from cheops.store.codec import id_of, is_shared
 from cheops.store.interface import Store
 
 _PAGE = 500
-_REMEMBERED = 2_000  # operations whose types are known without reading the store: replies come soon after them
+_REMEMBERED = 500  # operations whose types are known without reading the store: replies come soon after them
 _FORGETTABLE = ("op", "reply", "ledger")
 # Decided without effect: no other site runs the operation, so its summary is complete at once.
 _RUN_NOWHERE_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}
@@ -163,13 +163,16 @@ class Follower:
         return op.verdict is not None and op.origin.shares_store(self.origin) and not op.is_silent
 
     def _await(self, db: sqlite3.Connection, awaited: PendingSummaries, op: Operation, at_ms: int) -> Iterator[Event]:
-        """A summary is due; at once for an operation without any effect: no other site runs it."""
+        """A summary is due. For an operation without any effect it is complete: no other site runs it. It comes at
+        once, or after those of earlier operations, which this site may have finished as well."""
         summary = of_summary(op, at_ms)
         status = _RUN_NOWHERE_ELSE.get(op.verdict) if op.verdict else None
-        if status is None:
+        if status is not None:
+            summary = _summary_of_origin(op, summary, SiteResult(op.origin.site, status, cut(op.why)))
+        if status is None or op.resource in awaited.resources:
             awaited.add(db, op.resource, op.seq, summary)
         else:
-            yield _summary_of_origin(op, summary, SiteResult(op.origin.site, status, cut(op.why)))
+            yield summary
 
     # -- types of operations -------------------------------------------------------------------------------
 

@@ -42,8 +42,10 @@ class EventRange(NamedTuple):
 class EventBuffer:
     """Every event after a number that moves on. May be used from any thread."""
 
-    def __init__(self, end: int, kept: int) -> None:
-        self._kept = kept
+    def __init__(self, end: int, kept: int, most_bytes: int) -> None:
+        self._kept, self._most_bytes = kept, most_bytes
+        self._sizes: deque[int] = deque()  # of the events, as they are in the journal
+        self._bytes = 0
         self._lock = Lock()
         self._start = self._end = end
         self._events: deque[Event] = deque()
@@ -55,19 +57,27 @@ class EventBuffer:
         """The number of the newest event."""
         return self._end
 
-    def add(self, events: Iterable[Event]) -> None:
-        """Events with their numbers, as the journal has them."""
+    @property
+    def bytes(self) -> int:
+        """What the events take in the journal; in memory it is a few times as much."""
+        return self._bytes
+
+    def add(self, events: Iterable[tuple[Event, int]]) -> None:
+        """Events with their numbers, as the journal has them, and their sizes there."""
         with self._lock:
-            for event in events:
+            for event, size in events:
                 self._events.append(event)
+                self._sizes.append(size)
+                self._bytes += size
                 self._by_resource.setdefault(event.resource, deque()).append(event)
                 self._counts[event.kind, event.status or ""] += 1
                 self._end = event.sequence
-            while len(self._events) > self._kept:
+            while len(self._events) > self._kept or self._bytes > self._most_bytes:
                 self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         oldest = self._events.popleft()
+        self._bytes -= self._sizes.popleft()
         self._start = oldest.sequence
         own = self._by_resource[oldest.resource]
         own.popleft()
@@ -98,6 +108,7 @@ VERSION = 1
 KEPT = 100_000  # for readers of the feed
 MOST_KEPT = 1_000_000  # while a target does not accept them: a gigabyte or so
 IN_MEMORY = 2_000  # readers that are up to date never touch the disk
+IN_MEMORY_BYTES = 128 * 1024  # as they are in the journal
 _SKIPPED = 100_000  # numbers, at a start; more than a power cut can take
 _TRIM_EVERY = 1_000  # events
 
@@ -118,6 +129,8 @@ CREATE TABLE results (
     PRIMARY KEY (resource, seq, site)) WITHOUT ROWID;
 CREATE INDEX final_results ON results (resource, site, seq) WHERE is_final;
 """
+# Later than the tables; a journal that is older gets it, too.
+_INDEX = "CREATE INDEX IF NOT EXISTS complete_summaries ON pending_summaries (resource, seq) WHERE without_effect = 2"
 _AFTER = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
 _AFTER_OF_ONE = "SELECT seq, body FROM events WHERE seq > ? AND resource = ? ORDER BY seq LIMIT ?"
 
@@ -125,7 +138,15 @@ _AFTER_OF_ONE = "SELECT seq, body FROM events WHERE seq > ? AND resource = ? ORD
 class Journal:
     """Methods block, and may be called from any thread."""
 
-    def __init__(self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT, in_memory: int = IN_MEMORY) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        kept: int = KEPT,
+        most_kept: int = MOST_KEPT,
+        in_memory: int = IN_MEMORY,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+    ) -> None:
         self.path = path
         self.kept, self._most_kept = kept, most_kept
         self._lock = Lock()
@@ -141,11 +162,11 @@ class Journal:
         self._is_open = True
         self._unsynced = True
         self._since_trim = 0
-        self._fresh: list[Event] = []  # of the transaction under way
+        self._fresh: list[tuple[Event, int]] = []  # of the transaction under way, and their sizes
         with self._using() as db:
             self.token = str(_meta(db, "token"))
             last = _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence")
-        self.tail = EventBuffer(last, in_memory)
+        self.tail = EventBuffer(last, in_memory, in_memory_bytes)
 
     def _prepare(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -162,6 +183,7 @@ class Journal:
         with transaction(self._db):
             if is_empty:
                 self._make_tables()
+            self._db.execute(_INDEX)
             self._db.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = 'events'", (_SKIPPED,))
 
     def _make_tables(self) -> None:
@@ -198,7 +220,7 @@ class Journal:
         numbered = list(enumerate(events, first))
         rows = [(seq, event.resource, encoded(event)) for seq, event in numbered]
         db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
-        self._fresh += [_numbered(event, seq) for seq, event in numbered]
+        self._fresh += [(_numbered(event, seq), len(row[2])) for (seq, event), row in zip(numbered, rows, strict=True)]
         self._since_trim += len(rows)
         if self._since_trim >= _TRIM_EVERY:
             self._since_trim = 0

@@ -4,6 +4,9 @@ A resource is examined after a commit of one of its operations or replies, and w
 The result enters the journal only after everything it rests on is durable and journalled (`Engine.flushed`): the
 journal never reports what a crash could take back. The observer notes how far it has got; after a crash it examines the
 resources beyond that again. It reports nothing twice.
+
+A resource that cannot be loaded, because its documents are damaged, holds up no other event. It is examined once it is
+loaded; until then the observer does not note that it has got further.
 """
 
 import asyncio
@@ -17,6 +20,7 @@ from weakref import WeakKeyDictionary
 from cheops.engine.events import Notify, PeerDown, PeerUp
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
+from cheops.errors import CheopsError
 from cheops.log.operation import Operation, OpId
 from cheops.log.rules import Fate, Rule
 from cheops.notify.derivation import NOTICES, of_fate, of_notice, of_peer, op_text
@@ -27,6 +31,8 @@ from cheops.notify.summaries import DeliveryState, delivery_state
 from cheops.store.interface import StoreError
 
 _POLL_S = 0.2
+_PAUSE_S = 0.02  # between two rounds
+_RECORD_EVERY_S = 5.0
 _RETRY_S = 1.0
 # Loading a resource costs memory and messages to its sites, so those with pending summaries are loaded a few at a time.
 _WAKE_AT_ONCE = 20
@@ -83,8 +89,10 @@ class EngineObserver:
         self._dirty: dict[str, None] = {}
         self._examined = 0
         self._loose: list[Event] = []
+        self._recorded_s = 0.0
         # Weak: a replica that the engine unloads takes its entry along.
         self._reported: WeakKeyDictionary[Replica, ReportedFates] = WeakKeyDictionary()
+        self._unreadable: dict[str, None] = {}  # resources that could not be loaded, and are still to be examined
         self._states: dict[str, DeliveryState] = {}  # of resources with pending summaries, when last examined
         self._asleep: list[str] = []  # resources with pending summaries that are not loaded; woken a few at a time
 
@@ -122,6 +130,7 @@ class EngineObserver:
         while True:
             if loop.time() >= wake_at_s:
                 self._asleep = self._sleeping()
+                self._dirty |= self._unreadable
                 wake_at_s = loop.time() + _WAKE_EVERY_S
             self._poll()
             try:
@@ -133,20 +142,25 @@ class EngineObserver:
             except Exception:  # a bug here must end neither the notifications nor the site
                 _log.exception("examining resources for events failed")
                 await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_PAUSE_S)  # under load, one round for all commits of this time
             await self._until_work()
 
     async def _until_work(self) -> None:
+        # A timer of our own: `asyncio.wait_for` would make a task each time.
+        timer = asyncio.get_running_loop().call_later(_POLL_S, self._work.set)
         try:
-            await asyncio.wait_for(self._work.wait(), _POLL_S)
-        except TimeoutError:
-            return
+            await self._work.wait()
+        finally:
+            timer.cancel()
 
     def _poll(self) -> None:
         """Sites make progress without a new document here: their messages say what they have settled."""
+        loaded = self._engine.site.replicas
+        self._dirty |= dict.fromkeys(name for name in self._unreadable if name in loaded)
         awaited = self._follower.summaries
         if awaited is None:
             return
-        for name, replica in self._engine.site.replicas.items():
+        for name, replica in loaded.items():
             if name in awaited.resources and delivery_state(replica) != self._states.get(name):
                 self._dirty[name] = None
 
@@ -159,7 +173,10 @@ class EngineObserver:
         """Load resources with pending summaries, and ask their sites how far they are: all may be done."""
         some, self._asleep = self._asleep[:_WAKE_AT_ONCE], self._asleep[_WAKE_AT_ONCE:]
         for name in some:
-            await self._engine.replica(name, refresh=True)
+            try:
+                await self._engine.replica(name, refresh=True)
+            except CheopsError as error:
+                _log.info("summaries wait: %s", error)
 
     async def _round(self) -> None:
         self._work.clear()
@@ -168,10 +185,12 @@ class EngineObserver:
             return
         self._dirty, self._loose = {}, []
         try:
-            seen = [self._examine(await self._replica(name)) for name in names]
-            # Only then: the journal must not report a fate that rests on operations which a crash could take back.
-            await self._engine.flushed()
-            await self._in_thread(lambda: self._record(seen, loose, examined))
+            seen = await self._examine_all(names)
+            if self._is_worth_recording(seen, loose):
+                # Only then: the journal must not report a fate that rests on operations which a crash could take back.
+                await self._engine.flushed()
+                await self._in_thread(lambda: self._record(seen, loose, None if self._unreadable else examined))
+                self._recorded_s = asyncio.get_running_loop().time()
         except Exception:
             # Nothing was recorded. Forget what was compared with, so that the next round finds everything again.
             self._dirty = dict.fromkeys(names) | self._dirty
@@ -182,12 +201,33 @@ class EngineObserver:
         self._forget_settled(names)
         self._announce()
 
+    def _is_worth_recording(self, seen: Iterable[Observation], loose: Iterable[Event]) -> bool:
+        """Mostly nothing is to be reported. How far it was examined is written now and then: after a crash, a little
+        more is examined again."""
+        is_news = bool(loose) or self._follower.summaries is not None or any(look.fates for look in seen)
+        return is_news or asyncio.get_running_loop().time() >= self._recorded_s + _RECORD_EVERY_S
+
     def _forget_settled(self, names: Iterable[str]) -> None:
         """Without this, each resource that ever had an operation would stay in memory."""
         awaited = self._follower.summaries
         for name in names:
             if awaited is None or name not in awaited.resources:
                 self._states.pop(name, None)
+
+    async def _examine_all(self, names: Iterable[str]) -> list[Observation]:
+        """Those that can be loaded. The pump goes on trying to load the others."""
+        seen = []
+        for name in names:
+            try:
+                replica = await self._replica(name)
+            except CheopsError as error:
+                if name not in self._unreadable:
+                    _log.warning("events wait until it can be loaded: %s", error)
+                self._unreadable[name] = None
+                continue
+            seen.append(self._examine(replica))
+            self._unreadable.pop(name, None)
+        return seen
 
     async def _replica(self, name: str) -> Replica:
         return self._engine.site.replicas.get(name) or await self._engine.replica(name)
@@ -213,7 +253,7 @@ class EngineObserver:
 
     # -- recording (in the thread) --------------------------------------------------------------------------
 
-    def _record(self, seen: Iterable[Observation], loose: Iterable[Event], examined: int) -> None:
+    def _record(self, seen: Iterable[Observation], loose: Iterable[Event], examined: int | None) -> None:
         seen = tuple(seen)
         at_ms = wall_ms()
         with self._journal.writing() as db:
@@ -221,7 +261,8 @@ class EngineObserver:
             for look in seen:
                 for op, fate in look.fates:
                     self._report_fate(db, op, fate, at_ms)
-            put_meta(db, "examined", examined)
+            if examined is not None:
+                put_meta(db, "examined", examined)
         self._settle(seen, at_ms)
 
     def _is_new(self, db: sqlite3.Connection, event: Event) -> bool:

@@ -6,6 +6,9 @@ with a checkpoint.
 
 Pending summaries are kept in the journal. An operation is pending from the moment that the journal has its event
 until its summary is in the journal, in one transaction each. So there is exactly one summary for each operation.
+
+An operation that no other site runs is finished with its verdict. While earlier operations of its resource are pending,
+its summary waits until this site has settled them: otherwise it would overtake theirs, which may be complete as well.
 """
 
 import sqlite3
@@ -20,6 +23,7 @@ from cheops.notify.event import Event, SiteResult, decoded, encoded, shown_time
 from cheops.notify.journal import Journal
 
 _FINAL = (Status.OK, Status.KO)
+_LOST_EFFECT, _HAD_NONE = 1, 2  # in the column without_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class PendingSummary:
 
 def complete_summary(awaited: PendingSummary, state: DeliveryState, at_ms: int) -> Event | None:
     """The summary, if every site has finished the operation, or if this site will not learn more of it."""
+    if awaited.summary.results:  # it was complete from the beginning
+        return msgspec.structs.replace(awaited.summary, time=shown_time(at_ms))
     results = tuple(_result(awaited, state, site) for site in sorted(state.settled))
     complete = bool(results) and all(result.status is not Status.PENDING for result in results)
     if not complete and not state.has_left:
@@ -91,6 +97,7 @@ def _overall(awaited: PendingSummary, results: Iterable[SiteResult]) -> Status:
 
 
 _AT_A_TIME = 500  # in one transaction, so that commits of the store do not wait for long
+_NO_BOUND = 2**62
 _result_decoder = msgspec.json.Decoder(SiteResult)
 
 
@@ -106,7 +113,9 @@ class PendingSummaries:
     # -- within the transactions of the follower and the observer--------------------------------------------
 
     def add(self, db: sqlite3.Connection, resource: str, seq: int, summary: Event) -> None:
-        db.execute("INSERT OR IGNORE INTO pending_summaries VALUES (?, ?, 0, ?)", (resource, seq, encoded(summary)))
+        """A summary with results is complete, and only waits for its turn."""
+        row = (resource, seq, _HAD_NONE if summary.results else 0, encoded(summary))
+        db.execute("INSERT OR IGNORE INTO pending_summaries VALUES (?, ?, ?, ?)", row)
         self.resources.add(resource)
 
     def add_results(self, db: sqlite3.Connection, resource: str, results: Iterable[tuple[OpId, SiteResult]]) -> None:
@@ -137,7 +146,8 @@ class PendingSummaries:
     def lose_effect(self, db: sqlite3.Connection, resource: str, op: OpId) -> None:
         if op.origin.shares_store(self._origin):
             db.execute(
-                "UPDATE pending_summaries SET without_effect = 1 WHERE resource = ? AND seq = ?", (resource, op.seq)
+                "UPDATE pending_summaries SET without_effect = ? WHERE resource = ? AND seq = ? AND without_effect = 0",
+                (_LOST_EFFECT, resource, op.seq),
             )
 
     # -- finishing -------------------------------------------------------------------------------------------
@@ -146,7 +156,8 @@ class PendingSummaries:
         """Journal the summaries that are complete, in order. Returns how many."""
         count = 0
         with self._journal.writing() as db:
-            for awaited in self._awaited(db, resource, self._bound(db, resource, state)):
+            own = state.settled.get(self._origin.site, _NO_BOUND)
+            for awaited in self._awaited(db, resource, self._bound(db, resource, state), own):
                 if event := complete_summary(awaited, state, at_ms):
                     self._finish(db, resource, awaited.seq, event)
                     count += 1
@@ -157,7 +168,7 @@ class PendingSummaries:
     def _bound(self, db: sqlite3.Connection, resource: str, state: DeliveryState) -> int:
         """No summary beyond this number can be complete: a site that is far behind costs no search."""
         if state.has_left:
-            return 2**62
+            return _NO_BOUND
         newest = "SELECT coalesce(max(seq), 0) FROM results WHERE resource = ? AND site = ? AND is_final"
         return min(
             (
@@ -167,11 +178,14 @@ class PendingSummaries:
             default=0,
         )
 
-    def _awaited(self, db: sqlite3.Connection, resource: str, bound: int) -> list[PendingSummary]:
+    def _awaited(self, db: sqlite3.Connection, resource: str, bound: int, own: int) -> list[PendingSummary]:
+        """Those that may be complete: of operations that other sites run up to `bound`, of others up to `own`."""
         rows = db.execute(
             "SELECT seq, without_effect, body FROM pending_summaries"
-            " WHERE resource = ? AND seq <= ? ORDER BY seq LIMIT ?",
-            (resource, bound, _AT_A_TIME),
+            " WHERE resource = ? AND seq <= ? AND without_effect < 2"
+            " UNION ALL SELECT seq, without_effect, body FROM pending_summaries"
+            " WHERE resource = ? AND seq <= ? AND without_effect = 2 ORDER BY seq LIMIT ?",
+            (resource, bound, resource, own, _AT_A_TIME),
         ).fetchall()
         return [
             PendingSummary(seq, decoded(body), self._results(db, resource, seq), bool(without_effect))

@@ -1,4 +1,7 @@
-"""Requests to the agents of other sites: the only way by which this site sends them anything.
+"""Requests to the agents of other sites by HTTP, where there is no channel; and why a site is not reached.
+
+Nearly everything goes through channels (channel_pool.py). By HTTP goes what is about an address rather than a site
+(`cheops site ping`, a heartbeat where another site answers), and the renewal of a certificate that has ended.
 
 With security on, a request goes over TLS to the very site that it is for, wherever the address came from (gossip may be
 wrong or forged): the other end must show that site's certificate. Redirects are not followed.
@@ -6,6 +9,7 @@ wrong or forged): the other end must show that site's certificate. Redirects are
 
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -49,11 +53,11 @@ class Credentials(Protocol):
     def host_of(self, site: str) -> str: ...
 
 
-class NoAddressError(aiohttp.ClientConnectionError):
+class NoAddressError(ConnectionError):
     """The address of a site is unknown, or cannot be used."""
 
 
-class InvalidResponseError(aiohttp.ClientPayloadError):
+class InvalidResponseError(ConnectionError):
     """The response of a site is too large, or malformed."""
 
 
@@ -76,10 +80,10 @@ async def read_response(response: aiohttp.ClientResponse, most_bytes: int) -> by
     return bytes(body)
 
 
-async def read_json_response(response: aiohttp.ClientResponse, most_bytes: int) -> dict[str, Any]:
-    """The JSON object in a response."""
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in the body of a response; raises InvalidResponseError."""
     try:
-        return decode_json(await read_response(response, most_bytes), dict[str, Any])
+        return decode_json(body, dict[str, Any])
     except ValueError as error:
         raise InvalidResponseError(f"a response that is not a JSON object: {error}") from None
 
@@ -95,8 +99,8 @@ def connection_problem(error: BaseException) -> str:  # noqa: PLR0911 - one per 
     match error:
         case NoAddressError() | InvalidResponseError():
             return str(error)
-        case aiohttp.ClientConnectorDNSError():
-            return f"its host name {printable(shortened(error.host))} cannot be resolved"
+        case socket.gaierror() | aiohttp.ClientConnectorDNSError():
+            return "its host name cannot be resolved"
         case ssl.SSLCertVerificationError():
             why = getattr(getattr(error, "certificate_error", error), "verify_message", "")
             return f"its certificate is not accepted{f': {why}' if why else ''}"
@@ -122,10 +126,6 @@ class PeerClient:
         self._session = session
         self._address_of = address_of
         self._credentials = credentials
-
-    @property
-    def is_secure(self) -> bool:
-        return self._credentials is not None
 
     def address_of(self, site: str) -> str | None:
         """The address of a site; None if it is unknown."""

@@ -13,22 +13,24 @@ nobody knows whose was wrong: then each site must send the whole file alone.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-
-import aiohttp
+from typing import Protocol
 
 from cheops.backoff import Backoff
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError, Fault
 from cheops.log.operation import FileRef
-from cheops.peers.client import PeerClient, abort
+from cheops.peers.frames import Opening
+from cheops.peers.requests import RequestKind
+from cheops.peers.streams import ChannelError, Response
 from cheops.security.refusals import RefusalLog
 from cheops.store.files import FileStore
 from cheops.store.room import DiskFullError, Reservation
 
-FILES_PATH = "peer/files"  # below the address of an agent
 WRONG_FILE = "wrong file"
-_PIECE = 1024 * 1024
+_PIECE = 256 * 1024  # written at a time
+_READ_S = 30.0  # without a byte. The whole transfer may take hours on a thin link
 _PAUSE_S, _PAUSE_MOST_S = 0.2, 10.0
 _MOST_REMEMBERED = 1_000  # files that no site had, and files that a site sent wrong
 _MOST_FROM_ONE = 4  # transfers at a time from one site: a slow one must not hold up what others send
@@ -54,6 +56,14 @@ class _Search:
     rounds: int = 0  # how often all sites were asked
 
 
+class Channels(Protocol):
+    """The channels of this site; see channel_pool.py."""
+
+    def can_reach(self, site: str) -> bool: ...
+
+    def open(self, site: str, opening: Opening) -> AbstractAsyncContextManager[Response]: ...
+
+
 class FileFetcher:
     """One task per missing file. Belongs to one event loop.
 
@@ -64,7 +74,7 @@ class FileFetcher:
     def __init__(  # noqa: PLR0913 - what it stores, where it asks, and what limits it
         self,
         files: FileStore,
-        client: PeerClient,
+        channels: Channels,
         refusal_log: RefusalLog,
         is_needed: Callable[[str], bool],
         is_forgotten: Callable[[str], bool],
@@ -76,7 +86,7 @@ class FileFetcher:
         """`is_needed`: whether an operation names a file. `is_forgotten`: whether a site was removed from the mesh.
         `own` is the name of this site."""
         self._files = files
-        self._client = client
+        self._channels = channels
         self._refusal_log = refusal_log
         self._is_needed = is_needed
         self._is_forgotten = is_forgotten
@@ -144,7 +154,7 @@ class FileFetcher:
             return False
         if site in self._wrong.get(file, ()) or self._is_forgotten(site):
             return True
-        if self._client.address_of(site) is None:
+        if not self._channels.can_reach(site):
             return False
         turn_s = self._turn_s * 2**search.rounds if len(search.sites) > 1 else None
         try:
@@ -158,7 +168,7 @@ class FileFetcher:
             return True
         except DiskFullError as error:
             _log.warning("%s is not fetched now: %s", _name(file), error)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except OSError as error:
             why = str(error) or type(error).__name__
             _log.info("%s was not fetched from %s: %s", _name(file), site, why)
         return False
@@ -189,34 +199,29 @@ class FileFetcher:
     async def _receive(self, site: str, search: _Search, begun: int, room: Reservation) -> bool:
         """Receive the rest of a file; returns whether the site has it."""
         file = search.file
-        # No limit on the whole transfer, which may take hours on a thin link, but one on each read.
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={begun}-"} if begun else {})
-        path = f"/{FILES_PATH}/{file.hash}"
-        async with self._client.request(site, "GET", path, headers=headers, timeout=timeout) as response:
+        opening = Opening(RequestKind.FILE, file.hash.encode(), offset=begun)
+        async with self._channels.open(site, opening) as response:
             if response.status in (404, 416):  # 416 Range Not Satisfiable: its file is smaller
                 return False
-            response.raise_for_status()
-            at = begun if response.status == 206 else 0
-            if response.content_length not in (None, file.size - at):
+            if response.status != 200:
+                raise ChannelError(f"it responded with {response.status}")
+            if response.answer.size != file.size:
                 # It has a file with this hash, and the operation names a wrong size; or it has none.
-                _log.info("%s has %s bytes at %s", _name(file), response.content_length, site)
-                abort(response)
+                _log.info("%s has %s bytes at %s", _name(file), response.answer.size, site)
                 return False
+            at = begun
             search.senders = {site} if at == 0 else search.senders | {site}
             await asyncio.to_thread(self._files.append, file, at, b"")  # a file may be empty
-            async for piece in response.content.iter_chunked(_PIECE):
+            async for piece in response.pieces(_PIECE, _READ_S):
                 if self._is_forgotten(site):  # meanwhile; it could send slowly for days
-                    abort(response)
                     return False
                 if at + len(piece) > file.size:
-                    abort(response)
                     raise WrongFileError(f"it sent more than the {file.size:,} bytes that the operation names")
                 room.use(len(piece))
                 await asyncio.to_thread(self._files.append, file, at, piece)
                 at += len(piece)
         if at < file.size:
-            raise aiohttp.ClientPayloadError(f"the connection ended after {at:,} of {file.size:,} bytes")
+            raise ChannelError(f"it ended after {at:,} of {file.size:,} bytes")
         return True
 
 

@@ -211,7 +211,7 @@ class GossipState:
         )
         names, distances = self.catalogue.names, self.distances
         beats = ((sender, heartbeat.beat), *heartbeat.beats)
-        returning = self.beats.take(((site, beat) for site, beat in beats if beat <= latest_ms), now_ms)
+        returning = self.beats.take(beats, now_ms, latest_ms)
         pairs = (pair for pair in heartbeat.pairs if pair[3] <= latest_ms)
         distances.take_pairs(pairs, names, self.beats.count, now_ms)
         places = ((sender, heartbeat.beat, heartbeat.coordinate), *heartbeat.places)

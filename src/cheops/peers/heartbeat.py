@@ -9,6 +9,7 @@ else raises MeshError. Unknown keys are ignored, so that a newer agent may send 
 true is another question: see proofs.py.
 """
 
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -209,14 +210,17 @@ def check_addresses(entry: SiteRecord) -> None:
     Agents connect to them and HAProxy's configuration contains them, so nothing else may ever pass.
     """
     for url in (entry.url, *(address for _, address in entry.services if address)):
-        try:
-            is_normal = parse_url(url) == url
-        except AddressError as error:
-            text = f"an address of '{printable(shortened(entry.name))}' cannot be used: {error}"
-            raise MeshError(text, reason=BAD_ADDRESS) from None
-        if not is_normal:
-            text = f"an address of '{printable(shortened(entry.name))}' is not in its usual spelling"
-            raise MeshError(text, reason=BAD_ADDRESS)
+        if problem := _address_problem(url):
+            raise MeshError(f"an address of '{printable(shortened(entry.name))}' {problem}", reason=BAD_ADDRESS)
+
+
+@lru_cache(maxsize=8_192)  # a site reads the catalogue that it has saved, and then hears the same records again
+def _address_problem(url: str) -> str:
+    """Why an address cannot be taken; empty if it can."""
+    try:
+        return "" if parse_url(url) == url else "is not in its usual spelling"
+    except AddressError as error:
+        return f"cannot be used: {error}"
 
 
 def _check_names(heartbeat: Heartbeat) -> None:

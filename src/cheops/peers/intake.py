@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from cheops.engine.documents import Document, Key, Message, key_of
+from cheops.engine.documents import Document, Key, Message, Report, key_of
 from cheops.engine.events import Event, MatricesReceived, Received
 from cheops.engine.intake import (
     BAD_NAME,
@@ -34,6 +34,7 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply, Statement
+from cheops.peers import reports
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.security import signatures
 from cheops.security.refusals import RefusalLog
@@ -88,9 +89,23 @@ class DocumentVerifier:
         for message in messages:
             documents += [*message.ops, *message.replies]
         statements = [one for message in messages for one in message.statements]
-        bad = await self.objections(sender, documents, statements)
+        reported = [one for message in messages for one in (*reports.own_report(message, sender), *message.reports)]
+        bad = await self.objections(sender, documents, [*statements, *reported])
         messages = [without(message, bad) for message in messages] if bad else list(messages)
+        if reported:
+            messages = [self._with_true_reports(sender, message) for message in messages]
         return [self._with_true_statements(sender, message) for message in messages] if statements else messages
+
+    def _with_true_reports(self, sender: str, message: Message) -> Message:
+        """A message without reports that their origins have not signed."""
+        bad: set[int] = set()
+        for number, report in enumerate((*reports.own_report(message, sender), *message.reports)):
+            content = reports.content_of(message.resource, report)
+            signature = _signature(report)
+            if problem := self._signature_objection(report, signature, content) or self._old_key(report, signature):
+                bad.add(number)
+                self._refusal_log.document(problem.reason, sender, _name(report), message.resource, problem.detail)
+        return reports.without(message, sender, bad)
 
     def _with_true_statements(self, sender: str, message: Message) -> Message:
         """A message without statements that their origins have not signed: a seal with one of them would be refused."""
@@ -101,12 +116,12 @@ class DocumentVerifier:
         return replace(message, statements=tuple(one for one, problem in problems if problem is None))
 
     async def objections(
-        self, sender: str, documents: Sequence[SignedDocument], statements: Sequence[Statement] = ()
+        self, sender: str, documents: Sequence[SignedDocument], others: Sequence[Statement | Report] = ()
     ) -> dict[int, Objection]:
-        """The objections to documents, by the `id` of the object. Each is counted as a refusal. The keys for these
-        statements are learned with those of the documents, in one request."""
+        """The objections to documents, by the `id` of the object. Each is counted as a refusal. The keys for the others
+        are learned with those of the documents, in one request."""
         read = [_signature(document) for document in documents]
-        stated = [*statements, *_statements(documents)]
+        stated = [*others, *_statements(documents)]
         signed = [*documents, *stated]
         await self._keys.learn(self._missing_keys(signed, [*read, *map(_signature, stated)]), sender)
         objections: dict[int, Objection] = {}
@@ -136,7 +151,7 @@ class DocumentVerifier:
         self._refusal_log.document(problem.reason, culprit, _name(document), document.resource, problem.detail)
 
     def _missing_keys(
-        self, documents: Sequence[SignedDocument | Statement], read: Sequence[Signature | Objection]
+        self, documents: Sequence[SignedDocument | Statement | Report], read: Sequence[Signature | Objection]
     ) -> dict[str, set[str]]:
         """The keys that are not known yet, by site."""
         wanted = {
@@ -164,8 +179,9 @@ class DocumentVerifier:
         return future_objection(document, int(self._now_s() * 1000), self._skew_ms)
 
     def _signature_objection(
-        self, document: SignedDocument | Statement, signature: Signature | Objection
+        self, document: SignedDocument | Statement | Report, signature: Signature | Objection, content: bytes = b""
     ) -> Objection | None:
+        """`content` is what a report's signature covers; that of a document follows from it."""
         if isinstance(signature, Objection):
             return signature
         try:
@@ -173,10 +189,20 @@ class DocumentVerifier:
             if identity is None:
                 detail = f"no certificate of '{document.origin.site}' for the key {signature.key_id} is available"
                 return Objection(UNKNOWN_KEY, detail, later=True)
-            self._verifier.check(content_of(document), signature, identity.signing_key)
+            covered = content if isinstance(document, Report) else content_of(document)
+            self._verifier.check(covered, signature, identity.signing_key)
         except signatures.SignatureError as error:
             return Objection(WRONG_SIGNATURE, str(error))
         return None
+
+    def _old_key(self, report: Report, signature: Signature | Objection) -> Objection | None:
+        """To a report with a key from before its site was forgotten: others may have that key. A site that was admitted
+        again has another one, and reports again."""
+        site, member = report.origin.site, self._member_of(report.origin.site)
+        identity = self._keys.get(site, signature.key_id) if isinstance(signature, Signature) else None
+        if member is None or identity is None or identity.made_ms > member.stamp_ms:
+            return None
+        return Objection(FORGOTTEN_ORIGIN, f"its key is from before '{site}' was forgotten")
 
     async def _objection_to_forgotten(
         self, sender: str, document: SignedDocument, member: MembershipRecord
@@ -206,7 +232,7 @@ def _statements(documents: Iterable[SignedDocument]) -> list[Statement]:
     return [one for seal in seals for one in seal.statements]
 
 
-def _signature(document: SignedDocument | Statement) -> Signature | Objection:
+def _signature(document: SignedDocument | Statement | Report) -> Signature | Objection:
     if not document.signature:
         return Objection(NOT_SIGNED, f"'{document.origin.site}' has not signed it")
     try:
@@ -215,9 +241,11 @@ def _signature(document: SignedDocument | Statement) -> Signature | Objection:
         return Objection(WRONG_SIGNATURE, str(error))
 
 
-def _name(document: SignedDocument | Statement) -> str:
+def _name(document: SignedDocument | Statement | Report) -> str:
     if isinstance(document, Operation):
         return str(document.id)
+    if isinstance(document, Report):
+        return f"report of {document.origin.site}"
     if isinstance(document, Statement):
         return f"statement of {document.origin.site}"
     return f"reply {document.origin.site}:{document.n}"

@@ -27,8 +27,7 @@ it is heard of again: that was an outage, and it is over.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain, islice
-from math import ceil, log
+from math import ceil, inf, log
 
 from cheops.peers.settings import MeshSettings
 
@@ -63,13 +62,13 @@ class HeartbeatCounters:
         at_ms = self._live.get(site, self._silent.get(site))
         return None if at_ms is None else max(now_ms - at_ms, 0.0)
 
-    def take(self, beats: Iterable[tuple[str, int]], now_ms: float) -> list[str]:
-        """Take counters. Returns the sites that had fallen silent and are live again."""
+    def take(self, beats: Iterable[tuple[str, int]], now_ms: float, latest: float = inf) -> list[str]:
+        """Take counters, up to the `latest` possible one. Returns the sites that had fallen silent and live again."""
         returning = []
         counts, live = self._counts, self._live
         for site, count in beats:
             before = counts.get(site)
-            if before is None or count <= before:
+            if before is None or count <= before or count > latest:
                 continue
             counts[site] = count
             if site in live:
@@ -98,15 +97,17 @@ class HeartbeatCounters:
 
     def gossip(self, most: int) -> list[tuple[str, int]]:
         """The next counters to pass on, in turn, of sites that may be alive."""
-        names, counts, needed = self._names, self._counts, self._advances_needed
-        start = self._turn % len(names) if names else 0
-        entries = []
-        for site in chain(islice(names, start, None), islice(names, start)):
-            self._turn += 1
-            if site not in needed:  # counters of silent sites would only delay those of others
-                entries.append((site, counts[site]))
-                if len(entries) == most:
-                    break
+        names, counts, silent = self._names, self._counts, self._advances_needed
+        entries: list[tuple[str, int]] = []
+        left = len(names)
+        while left and len(entries) < most:
+            start = self._turn % len(names)
+            part = names[
+                start : start + min(most - len(entries), left)
+            ]  # not an iterator: that would walk to the start
+            self._turn, left = start + len(part), left - len(part)
+            # Counters of silent sites would only delay those of others.
+            entries += [(site, counts[site]) for site in part if site not in silent]
         return entries
 
 

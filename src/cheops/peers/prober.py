@@ -1,26 +1,34 @@
-"""Drives the mesh: sends its probes over HTTP, answers those of others, and reports the events that follow."""
+"""Drives the mesh: sends its probes through channels, answers those of others, and reports the events that follow.
+
+A site is up if it answers, whichever side opened the channel. An address at which another site answers gets the probe
+by HTTP: the mesh must learn which site that is.
+"""
 
 import asyncio
 import logging
 import random
 import time
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Protocol
 
 import aiohttp
 
 from cheops.errors import CheopsError
 from cheops.peers import heartbeat
-from cheops.peers.client import PeerClient, connection_problem, read_response
+from cheops.peers.channel_pool import ChannelPool
+from cheops.peers.client import connection_problem, read_response
 from cheops.peers.mesh import Mesh
 from cheops.peers.probes import PeerEvent, Probe
+from cheops.peers.requests import RequestKind
 from cheops.peers.settings import Now
+from cheops.peers.upgrade import UpgradeRefusedError
 from cheops.text import printable
 
 PROBE_PATH = "peer/heartbeat"  # below the address of an agent
 _LONGEST_SLEEP_S = 0.25  # `probe_now` does not wake the loop, and probes on their way expire at a tick
 _ANNOUNCE_S = 0.1  # between two rounds of an announcement
-_MOST_AT_ONCE = 64  # sites in one round
+MOST_OPENED = 8  # channels for one announcement
 _log = logging.getLogger(__name__)
 
 
@@ -49,19 +57,31 @@ class Marks(Protocol):
     def take(self, payload: heartbeat.Heartbeat) -> None: ...
 
 
+def announced_to(missing: Iterable[str], has_channel: Callable[[str], bool], opened: set[str]) -> list[str]:
+    """The sites that get an announcement now: all that have a channel, and a few others, for which one is opened. A
+    decision must not open a thousand connections. `opened` are those others; it grows."""
+    sites = [site for site in missing if has_channel(site) or site in opened]
+    chosen = set(sites)
+    for site in missing:
+        if site not in chosen and len(opened) < MOST_OPENED:
+            opened.add(site)
+            sites.append(site)
+    return sites
+
+
 class Prober:
     """Drives one mesh; `report` gets the events for the engine, and `refusals` what the mesh did not take."""
 
     def __init__(
         self,
         mesh: Mesh,
-        client: PeerClient,
+        channels: ChannelPool,
         report: Callable[[PeerEvent], None],
         refusals: RecordRefusals,
         marks: Marks,
     ) -> None:
         self.mesh = mesh
-        self._client = client
+        self._channels = channels
         self._report = report
         self._refusals = refusals
         self._marks = marks
@@ -81,15 +101,17 @@ class Prober:
                 task.cancel()
 
     async def announce(self, about: str, timeout_s: float) -> None:
-        """Send the decision about a site to all sites that are up, without waiting for their turn, until all have
-        confirmed it or the time is over. In a large mesh most get it by gossip meanwhile."""
+        """Send the decision about a site to the sites that are up, without waiting for their turn, until all have
+        confirmed it or the time is over. In a large mesh most get it by gossip: see `announced_to`."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
+        opened: set[str] = set()
         while loop.time() < end_s:
             missing = [site for site in self.mesh.without_decision(about) if site in self.mesh.up]
             if not missing:
                 return
-            self._send(self.mesh.probes_to(missing[:_MOST_AT_ONCE], now()))
+            sites = announced_to(missing, lambda site: self._channels.get(site) is not None, opened)
+            self._send(self.mesh.probes_to(sites, now()))
             await asyncio.sleep(_ANNOUNCE_S)
 
     def answer(self, body: bytes, peer: str | None = None) -> bytes:
@@ -105,16 +127,12 @@ class Prober:
         return heartbeat.encode(self._marks.add_to(reply, probe.sender))
 
     async def _probe(self, probe: Probe) -> None:
-        timeout = aiohttp.ClientTimeout(total=probe.timeout_ms / 1000)
         try:
             body = heartbeat.encode(self._marks.add_to(probe.payload, probe.to_site))
-            async with self._client.request(
-                probe.to_site, "POST", f"/{PROBE_PATH}", address=probe.to_url, data=body, timeout=timeout
-            ) as response:
-                body = await read_response(response, heartbeat.MAX_BYTES)
-                if response.status != 200:
-                    self._learn_refusal(probe.to_site, response.status, body)
-                    raise aiohttp.ClientError(f"responded with {response.status}")  # noqa: TRY301
+            status, body = await self._ask(probe, body)
+            if status != 200:
+                self._learn_refusal(probe.to_site, status, body)
+                raise ConnectionError(f"responded with {status}")
             answer = self._read(probe, body)
             events = self.mesh.probe_answered(probe.id, answer, now())
             self._marks.take(answer)
@@ -124,10 +142,31 @@ class Prober:
             events = self.mesh.probe_failed(probe.id, now(), connection_problem(error))
         self._report_all(events)
 
+    async def _ask(self, probe: Probe, body: bytes) -> tuple[int, bytes]:
+        """The status and the body of the response to a probe; raises OSError and aiohttp's errors."""
+        timeout_s = probe.timeout_ms / 1000
+        try:
+            return await self._channels.request(
+                probe.to_site,
+                RequestKind.HEARTBEAT,
+                body,
+                timeout_s=timeout_s,
+                most_bytes=heartbeat.MAX_BYTES,
+                address=probe.to_url,
+            )
+        except UpgradeRefusedError as error:
+            if error.status != HTTPStatus.MISDIRECTED_REQUEST:
+                return error.status, error.body
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        async with self._channels.http.request(
+            probe.to_site, "POST", f"/{PROBE_PATH}", address=probe.to_url, data=body, timeout=timeout
+        ) as response:
+            return response.status, await read_response(response, heartbeat.MAX_BYTES)
+
     def _read(self, probe: Probe, body: bytes) -> heartbeat.Heartbeat:
         """Decode a response. With security on its sender is certain, and must not use another name."""
         response = heartbeat.decode(body)
-        if self._client.is_secure and response.sender != probe.to_site:
+        if self._channels.is_secure and response.sender != probe.to_site:
             raise ForgedSenderError(f"{probe.to_site} answered as '{printable(response.sender)}'")
         return response
 

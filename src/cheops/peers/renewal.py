@@ -21,23 +21,25 @@ import msgspec
 from cheops.backoff import Backoff, jittered
 from cheops.config.security import SecurityConfig
 from cheops.errors import CheopsError, ClientError
-from cheops.peers.client import PeerClient, read_response
+from cheops.peers.client import read_response
 from cheops.peers.mesh import Mesh
+from cheops.peers.requests import RequestKind
 from cheops.text import listed, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from cheops.peers.channel_pool import ChannelPool
     from cheops.security.certificates import Authority, Identity
     from cheops.security.keyring import Keyring
 
 
-RENEWAL_PATH = "peer/renewal"  # below the address of an agent
+RENEWAL_PATH = f"peer/{RequestKind.RENEWAL}"  # below the address of an agent
 _CHECK_S = 2.0  # a new authority should spread within seconds, and the check is a comparison of two texts
 _RETRY_S, _RETRY_MOST_S = 1.0, 60.0
 _ENDED_RETRY_MOST_S = 10.0  # a site without a valid certificate is cut off, and should be back soon
 _AVOID_S = 60.0  # an issuer that failed
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_TIMEOUT_S = 10.0
 _MOST_BYTES = 256 * 1024
 _REJOIN = "docs/certificates-trouble.md#a-certificate-has-expired"
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError, CheopsError)
@@ -86,12 +88,17 @@ class CertificateRenewal:
     """Renews this site's certificate. `peers` are the sites in the configuration file."""
 
     def __init__(
-        self, config: SecurityConfig, keyring: "Keyring", mesh: Mesh, client: PeerClient, peers: "Collection[str]"
+        self,
+        config: SecurityConfig,
+        keyring: "Keyring",
+        mesh: Mesh,
+        channels: "ChannelPool",
+        peers: "Collection[str]",
     ) -> None:
         self._config = config
         self._keyring = keyring
         self._mesh = mesh
-        self._client = client
+        self._channels = channels
         self._peers = peers
         self._avoided: dict[str, float] = {}  # issuers that failed, and until when they are skipped
 
@@ -200,15 +207,24 @@ class CertificateRenewal:
     async def _renew_by(self, issuer: str) -> None:
         from cheops.security.certificate_requests import Renewal, accept_renewal  # noqa: PLC0415
 
-        async with self._client.request(issuer, "POST", f"/{RENEWAL_PATH}", timeout=_TIMEOUT) as response:
-            body = await read_response(response, _MOST_BYTES)
-            if response.status != 200:
-                raise aiohttp.ClientError(f"{issuer} responded with {response.status}: {_detail(body)}")
+        status, body = await self._ask(issuer)
+        if status != 200:
+            raise CheopsError(f"{issuer} responded with {status}: {_detail(body)}")
         renewal = msgspec.json.decode(body, type=Renewal)
         keyring = self._keyring
         identity, authorities = accept_renewal(renewal, keyring.identity, keyring.folder.authorities)
         keyring.install(identity, authorities)
         _log.info("%s renewed the certificate of this site", issuer)
+
+    async def _ask(self, issuer: str) -> tuple[int, bytes]:
+        """A site whose certificate has ended gets no channel: it asks by HTTP."""
+        if not self._has_ended(time.time()):
+            return await self._channels.request(
+                issuer, RequestKind.RENEWAL, timeout_s=_TIMEOUT_S, most_bytes=_MOST_BYTES
+            )
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        async with self._channels.http.request(issuer, "POST", f"/{RENEWAL_PATH}", timeout=timeout) as response:
+            return response.status, await read_response(response, _MOST_BYTES)
 
 
 class _Problem(msgspec.Struct, frozen=True):

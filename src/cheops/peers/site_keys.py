@@ -15,14 +15,13 @@ from binascii import Error as BinasciiError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
-
-import aiohttp
 
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError, Fault
 from cheops.log.operation import Origin
-from cheops.peers.client import PeerClient, decode_json, read_response
+from cheops.peers.channel_pool import ChannelPool
+from cheops.peers.client import decode_json
+from cheops.peers.requests import RequestKind
 from cheops.security.signatures import Signer, key_id
 from cheops.security.signatures import read as read_signature
 from cheops.store.batch import DocumentSigner, sign_stored_documents
@@ -33,14 +32,13 @@ if TYPE_CHECKING:
     from cheops.security.certificates import Authorities, Identity
     from cheops.security.keyring import Keyring
 
-IDENTITY_PATH = "peer/identity"  # below the address of an agent
 MOST_KEYS = 64  # of one site
 MOST_SITES = 4_096  # in memory
 MOST_BYTES = 512 * 1024  # of a response
 _IDENTITY_NOTE = "identity/"
 _SIGNED_NOTE = "signed"
 _MOST_AT_ONCE = 16  # sites whose certificates are requested for one batch of documents
-_TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=3)
+_TIMEOUT_S = 5.0
 _AGAIN_S = 2.0  # before the same site is asked for the same certificates again
 _log = logging.getLogger(__name__)
 
@@ -117,13 +115,13 @@ class SiteKeys:
     def __init__(
         self,
         keyring: "Keyring",
-        client: PeerClient,
+        channels: ChannelPool,
         store: Store,
         writer: Executor,
         others: Callable[[], Iterable[str]],
     ) -> None:
         self._keyring = keyring
-        self._client = client
+        self._channels = channels
         self._store = store
         self._writer = writer
         self._others = others
@@ -187,15 +185,16 @@ class SiteKeys:
         await asyncio.shield(self._under_way[key])  # a caller that is cancelled must not cancel it for the others
 
     async def _fetch(self, source: str, site: str) -> None:
-        path = f"/{IDENTITY_PATH}/{quote(site, safe='')}"
         try:
-            async with self._client.request(source, "GET", path, timeout=_TIMEOUT) as response:
-                if response.status != 200:
-                    return
-                content = decode_json(await read_response(response, MOST_BYTES), object)
+            status, body = await self._channels.request(
+                source, RequestKind.IDENTITY, site.encode(), timeout_s=_TIMEOUT_S, most_bytes=MOST_BYTES
+            )
+            if status != 200:
+                return
+            content = decode_json(body, object)
             identities = verify_certificates(site, content, self._keyring.folder.authorities)
             await self._save(await self._load(site), identities)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, CheopsError) as error:
+        except (OSError, ValueError, CheopsError) as error:
             _log.info("%s did not give the certificates of %s: %s", source, site, error or type(error).__name__)
 
     async def _load(self, site: str) -> SiteCertificates:
@@ -227,7 +226,7 @@ def start_signing(store: Store, site: str, keyring: "Keyring | None") -> None:
         if signed is not None:
             store.put_note(_SIGNED_NOTE, None)  # what is committed from now on is not signed
         return
-    signer = DocumentSigner(Origin(site, store.incarnation), _RotatingSigner(keyring))
+    signer = DocumentSigner(Origin(site, store.incarnation), RotatingSigner(keyring))
     assert isinstance(store, SQLiteStore)  # noqa: S101 - the only one that outlives its process
     store.add_signatures = signer.signed
     key = key_id(keyring.identity.signing_key)
@@ -239,7 +238,7 @@ def start_signing(store: Store, site: str, keyring: "Keyring | None") -> None:
         store.put_note(_SIGNED_NOTE, {"key": key})
 
 
-class _RotatingSigner:
+class RotatingSigner:
     """Signs with the current key of the site, which may be replaced while the agent runs."""
 
     def __init__(self, keyring: "Keyring") -> None:

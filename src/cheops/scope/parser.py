@@ -346,5 +346,5 @@ def _parse(text: str, functions: Functions) -> Scope:
 
 
 # Two caches limit the memory that clients can cause us to use: many short texts, or a few long ones.
-_parse_short = lru_cache(maxsize=4_096)(_parse)
+_parse_short = lru_cache(maxsize=1_024)(_parse)
 _parse_long = lru_cache(maxsize=64)(_parse)

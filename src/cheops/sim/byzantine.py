@@ -59,7 +59,7 @@ class ByzantineWorld(World):
         self.honest = tuple(name for name in sites if name != self.hostile)
         # Even seeds: only the site that made a resource may change its list of sites and its matrix.
         self._restricted = seed % 2 == 0
-        self.wire = Wire(sites, self.wall_ms, self._member_of)
+        self.wire = Wire(sites, self.wall_ms, self._member_of, self._report_unknown)
         self.silenced = False
         # Every content that an honest site has saved of an operation, by its hash.
         self.contents: dict[str, dict[OpId, dict[bytes, Operation]]] = {}
@@ -74,11 +74,12 @@ class ByzantineWorld(World):
         forger = Forger(self.nodes[self.hostile], self.wire, self.honest, draw, lambda: self.wall_ms(self.hostile))
         # Drawn apart from the rest, so that a seed without this tactic gives the history that it always gave.
         apart = Random(f"statements {seed}")  # noqa: S311 - repeatable is the point
-        collector = StatementCollector(self.nodes[self.hostile], forger, apart) if apart.random() < _ASKS else None
-        self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile.spared, collector)
+        asks = apart.random() < _ASKS or "statements" in profile.tactics
+        collector = StatementCollector(self.nodes[self.hostile], forger, apart) if asks else None
+        self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile, collector)
         # The first honest site has the key of the authority, which decides about sites.
         keys = {name: Keys(name, sites, may_decide=name == self.honest[0]) for name in sites}
-        self.heartbeat_mutator = HeartbeatMutator(keys[self.hostile], self.honest, draw, profile.spared)
+        self.heartbeat_mutator = HeartbeatMutator(keys[self.hostile], self.honest, draw, profile)
         self.meshes = Meshes(self, keys, self.hostile, self.heartbeat_mutator)
         tactics = (*self.mutator.tactics, *self.heartbeat_mutator.tactics)
         self.record(f"{self.hostile} is hostile: {', '.join(tactics)}")
@@ -96,7 +97,12 @@ class ByzantineWorld(World):
         if problem := names.command_problem(run.resource):
             self.injected["command refused"] += 1
             return (Outcome(Result.KO, problem, refused=True),) * len(run.steps)
-        return node.execute(run, app_of(run.rtype), self.random, trouble)
+        done = node.execute(run, app_of(run.rtype), self.random, trouble)
+        if any(step.op is None for step in run.steps):  # what reads the state prints that
+            return done
+        # Longer than a hash, so that it stays at its site.
+        output = f"changed at {node.name} by its application, {self.now_ms} ms after the start"
+        return tuple(replace(one, output=output) if one == Outcome(Result.OK) else one for one in done)
 
     # -- what counts -----------------------------------------------------------------------------------
 
@@ -140,9 +146,9 @@ class ByzantineWorld(World):
         if node.name == self.hostile:
             self._send_mutated(lambda: self.mutator.outgoing(send.peer, send.message))
             return
-        body = self.wire.pack(node.name, send.message)
+        body = self.wire.pack(node.name, send.message, to=send.peer)
         if send.peer == self.hostile:
-            self.mutator.overhear(send.message)
+            self.mutator.overhear(self.wire.with_report(node.name, send.message))
         self.transmit(lambda: self._arrive_packed(node.name, send.peer, body, send.message))
 
     def _send_mutated(self, produce: Callable[[], list[tuple[str, bytes]]]) -> None:
@@ -174,10 +180,16 @@ class ByzantineWorld(World):
         for one in messages:
             self.deliver(receiver, Received(sender, one))
 
+    def _report_unknown(self, receiver: str, sender: str) -> None:
+        body = self.wire.pack(receiver)
+        self.transmit(lambda: self._arrive_packed(receiver, sender, body))
+
     # -- membership ------------------------------------------------------------------------------------
 
     def restart(self, name: str) -> None:
         was_down = self.nodes[name].site is None
+        if was_down:
+            self.wire.restart(name)
         super().restart(name)
         if was_down and self.meshes is not None:
             self.meshes.restart(name)

@@ -22,6 +22,7 @@ from cheops.peers.probes import Probe
 from cheops.peers.proofs import FORGED_DECISION, FORGED_RECORD, RecordError, decision_content, record_content
 from cheops.peers.settings import MeshSettings, Now
 from cheops.sim.wire import CLOCK_SKEW_S
+from cheops.sim.workload import Profile
 
 TACTICS = ("addresses", "invented sites", "invented decisions", "many decisions", "counters", "refuse probes", "bytes")
 # Fewer decisions are kept than an agent keeps, so that a history of seconds can have too many.
@@ -89,12 +90,12 @@ def _is_address(url: str) -> bool:
 class HeartbeatMutator:
     """What the hostile site makes of its heartbeats."""
 
-    def __init__(self, keys: Keys, others: tuple[str, ...], random: Random, spared: frozenset[str]) -> None:
+    def __init__(self, keys: Keys, others: tuple[str, ...], random: Random, profile: Profile) -> None:
         """`keys` are those of the hostile site."""
         self._keys = keys
         self._others = others
         self._random = random
-        self.tactics = sorted(set(random.sample(TACTICS, random.randint(1, 3))) - spared)
+        self.tactics = profile.chosen_tactics(random.sample(TACTICS, random.randint(1, 3)), TACTICS)
         self.injected: Counter[str] = Counter()
 
     def mutate(self, body: bytes, now_ms: int) -> bytes:

@@ -106,7 +106,7 @@ class Agent:
         self.name = name
         self.config = config_of(name)
         self.is_alive = True
-        self.pump = self.backends = self
+        self.pump = self.backends = self.channels = self
         self.pending_requests = PendingRequests(lambda resource, op: self._post(ClientLeft(resource, op)))
         self._world = world
         self._tasks: set[asyncio.Task[object]] = set()
@@ -134,9 +134,9 @@ class Agent:
         up = {site: site == self.name or self._world.reaches(self.name, site) for site in self._world.nodes}
         return Snapshot(self.name, {site: SiteInfo(site, services, up=is_up) for site, is_up in up.items()})
 
-    def address_of(self, _site: str) -> str | None:
+    def can_reach(self, _site: str) -> bool:
         """Sites do not ask each other what they have: a client goes to a site that knows, or gives the scope."""
-        return None
+        return False
 
     def answers(self) -> Answers:
         return Answers(self.pending_requests)

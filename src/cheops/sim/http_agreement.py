@@ -201,7 +201,7 @@ class _Check:
         part = self._place(sent).part
         if place is None or self._place(sent).verb in ("delete", *_READS):
             return {}
-        mark = {"store": "?", "notes": "/"}.get(sent.service, "")
+        mark = {"store": "?", "notes": "/", "images": "/"}.get(sent.service, "")
         at = f"{place.path}{mark}{part}" if part else place.path
         return {f"{at}#{name}": value for name, value in sent.content.items() if name not in ("key", "account")}
 

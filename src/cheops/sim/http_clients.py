@@ -15,7 +15,7 @@ from cheops.sim.http_world import HttpWorld, Sent
 
 _CLIENTS = 5
 _BUCKETS, _KEYS, _ACCOUNTS, _TAGS = ("/b0", "/b1"), ("x", "y", "z"), ("a", "b"), ("red", "blue")
-_FOLDERS = ("/d0", "/d1")
+_FOLDERS, _REPOSITORIES = ("/d0", "/d1"), ("/r0", "/r1")
 _TEXTS, _TAGGED, _MIXED = "texts", "tagged", "mixed"  # how a note, or an object, is used
 _STYLES = (_TEXTS, _TAGGED, _TAGGED, _MIXED)
 Request = tuple[str, str, str, dict[str, Any], tuple[str, ...]]  # service, method, path, body, sites of the scope
@@ -37,7 +37,7 @@ class Clients:
         self._random = world.random
         self._notes: list[_Thing] = []
         self._objects: dict[str, _Thing] = {}
-        self._sites = {name: self._some_sites() for name in (*_BUCKETS, *_FOLDERS, *_KEYS, "/")}
+        self._sites = {name: self._some_sites() for name in (*_BUCKETS, *_FOLDERS, *_REPOSITORIES, *_KEYS, "/")}
         # One client uses the ledger, or all do: then its transactions cannot have one order during a cut.
         self._cashier = self._random.choice((*world.nodes, ""))
         self._numbers = 0
@@ -82,7 +82,7 @@ class Clients:
 
     def _invent(self, site: str) -> Request:
         kinds: tuple[Callable[[str], Request], ...] = (
-            *(self._note, self._note, self._object, self._object, self._key, self._file),
+            *(self._note, self._note, self._object, self._object, self._key, self._file, self._image),
         )
         luck = self._random.random()
         if luck < 0.12 and self._cashier in ("", site):
@@ -161,6 +161,13 @@ class Clients:
         if self._deletes():
             return "files", "DELETE", path, {}, sites
         return "files", "PUT", path, {"value": self._value}, sites
+
+    def _image(self, _site: str) -> Request:
+        repository = self._random.choice(_REPOSITORIES)
+        path = f"{repository}/tags/{self._random.choice(_TAGS)}"
+        if self._deletes():
+            return "images", "DELETE", path, {}, self._sites[repository]
+        return "images", "PUT", path, {"value": self._value}, self._sites[repository]
 
     def _key(self, _site: str) -> Request:
         key = self._random.choice(_KEYS)

@@ -5,6 +5,7 @@
     files    collections that clients name: a deletion takes away all that is in them, and they can be made again
     kv       one path for all keys: the body of a POST names the key
     ledger   transactions, which are not idempotent: everything that the service does has one order
+    images   repositories that begin with their first tag: all changes of the tags of one have one order
 
 A service keeps what it did, whatever happens to the agent. It may be down, and it may stop between doing and answering.
 """
@@ -43,6 +44,11 @@ services:
     rules:
       - {{match: POST /txn, is: action txn, of: service, ok: {{$.succeeded: true}}}}
       - {{match: POST /set, is: put, of: "$.account"}}
+  images:
+    url: http://127.0.0.1:9006
+    rules:
+      - {{match: "PUT /{{name}}/tags/{{tag}}", is: patch, of: "/{{name}}"}}
+      - {{match: "DELETE /{{name}}/tags/{{tag}}", is: patch, of: "/{{name}}"}}
 """
 
 
@@ -216,10 +222,26 @@ class Ledger(ModelService):
         return 405, {}
 
 
+class Images(ModelService):
+    def do(self, method: str, parts: list[str], query: str, content: dict[str, Any]) -> Reply:
+        del query
+        path = f"/{'/'.join(parts)}"
+        match method:
+            case "PUT" if len(parts) == 3:
+                return self._put(path, content)
+            case "DELETE" if path in self.entries:
+                self.forget(path)
+                return 202, {}
+            case "GET" if path in self.entries:
+                return 200, self.entries[path]
+        return 404, {}
+
+
 SERVICES: dict[str, Callable[[int], ModelService]] = {
     "notes": Notes,
     "store": Store,
     "files": Files,
     "kv": KeyValues,
     "ledger": Ledger,
+    "images": Images,
 }

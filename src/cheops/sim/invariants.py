@@ -18,9 +18,8 @@ from cheops.log.causality import contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Stamp, Status, Verdict
-from cheops.log.seals import is_of_one_site
 from cheops.sim.apps import RefusedError, State
-from cheops.sim.last_words import ExplanationChecker, client_problems
+from cheops.sim.last_words import ExplanationChecker, client_problems, comes_on_top
 from cheops.sim.lives import leftovers
 from cheops.sim.node import Node
 from cheops.sim.world import World, ever_listed_sites
@@ -131,7 +130,8 @@ def problems(world: World, explanations: ExplanationChecker) -> list[str]:
             violations += leftovers(world, resource)
             continue
         oracle = oracle_of(world, resource)
-        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource, oracle))
+        check = _apart_problems if _stay_apart(world, resource, oracle) else _resource_problems
+        violations += (f"{resource}: {problem}" for problem in check(world, resource, oracle))
         violations += explanations.problems(oracle, resource)
     return violations
 
@@ -160,9 +160,33 @@ def _resource_problems(world: World, resource: str, oracle: History) -> Iterator
         yield from _state_problems(world, resource, oracle)
     # A site whose disk was replaced may have run what its application had: there, the state at the end counts.
     for name in sorted(set(oracle.site_list) - world.replaced):
-        yield from _run_problems(world, world.nodes[name], resource)
+        yield from _run_problems(world, world.nodes[name], resource, oracle)
     for name in sorted(oracle.ever_listed.difference(oracle.site_list)):
         yield from _leaver_problems(world, name, resource, oracle)
+
+
+def _stay_apart(world: World, resource: str, oracle: History) -> bool:
+    """Whether two resources of one name were made, and stay apart: one was sealed by several sites, and others, which
+    had made theirs without knowledge of it, refuse that seal. It would take the effect of what they made, and they are
+    too many to be outvoted; but they would also refuse it if one of the signers were a stolen site (ADR 0020)."""
+    for name in oracle.site_list:
+        replica = world.nodes[name].replica(resource)
+        for id_ in replica.inbox.refused if replica else ():
+            sealing = world.decided[resource].get(id_)
+            if sealing and sealing.seal and name not in sealing.seal.sites:
+                return any(fate.by and fate.by.origin == id_.origin for fate in oracle.orphans.values())
+    return False
+
+
+def _apart_problems(world: World, resource: str, oracle: History) -> Iterator[str]:
+    """What must hold where two resources of one name stay apart: every site says so, and keeps what it acknowledged."""
+    for name in oracle.site_list:
+        replica = world.nodes[name].replica(resource)
+        if replica is None or replica.state != health.State.DIVERGED:
+            yield f"{name} does not say that there are two resources of this name"
+        for id_ in sorted(world.acknowledged.get(resource, ())):
+            if replica and id_.origin == replica.origin and not contains(replica.history.known, id_):
+                yield f"{name} lost {id_}, which it acknowledged"
 
 
 def _traffic_problems(world: World, resource: str) -> Iterator[str]:
@@ -247,18 +271,6 @@ def _stamp_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
             yield f"{name} has {later.id} stamped after {earlier.id}, which depends on it"
 
 
-def _comes_on_top(oracle: History) -> bool:
-    """Whether an operation comes too late for what a site sealed alone. It has an effect on top of the checkpoint of
-    that site, if there is one: then the rules do not say what the state is, only that it is the same everywhere."""
-    ops = oracle.ops.values()
-    return any(
-        not contains(sealing.deps, op.id) and op != sealing and not covers(op.deps, sealing.seal.stable)
-        for sealing in ops
-        if sealing.seal and is_of_one_site(sealing)
-        for op in ops
-    )
-
-
 def _replica_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
     yield from log_problems(world, name, replica, oracle)
     yield from phase_problems(world, name, replica)
@@ -298,7 +310,7 @@ def log_problems(world: World, name: str, replica: Replica, oracle: History) -> 
         yield f"{name} knows {_short(replica.history.known)}, not {_short(oracle.known)}"
     expected = [op.id for op in oracle.effective if not contains(replica.history.folded, op.id)]
     effective = [op.id for op in replica.history.effective]
-    if effective != expected and not _comes_on_top(oracle):
+    if effective != expected and not comes_on_top(oracle):
         yield f"{name} has {_ids(effective)} effective, not {_ids(expected)}"
     yield from _storage_problems(world, name, replica, oracle)
 
@@ -312,6 +324,8 @@ def _knows_all(replica: Replica, oracle: History, replaced: set[OpId]) -> bool:
 
 def phase_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
     """What a site has not done yet."""
+    if replica.is_closed:
+        yield f"{name} refuses what clients submit: it waits until it can forget {replica.resource}"
     if replica.slot.running or replica.drafts or replica.applied.unknown or replica.inbox.waiting:
         yield f"{name} is not done: {_todo(replica)}"
         for id_, why in replica.inbox.refused.items():
@@ -363,7 +377,7 @@ def _state_problems(world: World, resource: str, oracle: History) -> Iterator[st
     states = {name: world.nodes[name].states.get(resource, app.start) for name in oracle.site_list}
     if any(state != states[oracle.site_list[0]] for state in states.values()):
         yield f"the application's states differ: {states}"
-    elif not app.varies and not _comes_on_top(oracle):
+    elif not app.varies and not comes_on_top(oracle):
         expected = replayed(app.start, oracle.effective, app.run)
         for name, state in states.items():
             if state != expected:
@@ -381,11 +395,12 @@ def replayed(state: State, ops: list[Operation], run: object) -> State:
     return state
 
 
-def _run_problems(world: World, node: Node, resource: str) -> Iterator[str]:
+def _run_problems(world: World, node: Node, resource: str, oracle: History) -> Iterator[str]:
     """Nothing is applied on top of itself, and causes run before their effects.
 
     A replace operation may run out of turn while something before it is UNKNOWN, and become UNKNOWN itself. If the
-    first one is resolved by then, all of them run, and the replace operation once more: the last run counts.
+    first one is resolved by then, all of them run, and the replace operation once more: the last run counts. And what
+    an operation superseded before it was orphaned has its effect again: it may run after others that are orphans now.
     """
     ops, matrix = world.decided[resource], world.apps[resource].matrix
     first: dict[OpId, int] = {}
@@ -406,7 +421,7 @@ def _run_problems(world: World, node: Node, resource: str) -> Iterator[str]:
             last[op] = place
     if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules an operation that was skipped before may have run
-    for later, place in last.items():
+    for later, place in ((op, place) for op, place in last.items() if op not in oracle.orphans):
         for earlier, earlier_place in first.items():
             if ops[earlier].is_before(ops[later]) and place < earlier_place:
                 yield f"{node.name} ran {later} before {earlier}, on which it depends"

@@ -11,10 +11,11 @@ from cheops.api.models.operations import Effect
 from cheops.api.views.explanation import explanation
 from cheops.api.views.operations import effect_of, fate_of, status_at
 from cheops.engine.replica import Replica
-from cheops.log.causality import contains
+from cheops.log.causality import contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import is_wiped
 from cheops.log.operation import Kind, Operation, OpId, Status, Verdict
+from cheops.log.seals import is_of_one_site
 from cheops.sim.node import Node
 from cheops.sim.world import World
 
@@ -27,8 +28,8 @@ def client_problems(world: World, resource: str) -> Iterator[str]:
     ops = world.decided[resource]
     if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules an operation that was skipped may run after all
-    for (about, id_, site), statuses in world.final_statuses.items():
-        if about != resource or id_ is None or (id_ in ops and ops[id_].kind is Kind.SITES):
+    for (id_, site), statuses in world.final_statuses.get(resource, {}).items():
+        if id_ is None or (id_ in ops and ops[id_].kind is Kind.SITES):
             continue  # a change of the list may be answered a second time, when a copy is deleted
         if (resource, id_) in world.given_twice or site in world.restored:
             continue  # there were two clients, each with an operation of this name; or an old copy replied as well
@@ -44,14 +45,14 @@ def _lie(world: World, op: Operation, site: str, status: Status) -> str | None:
     succeeded = world.denied if site in world.replaced else world.succeeded
     if status is Status.SUPERSEDED and (op.resource, op.id, site) in succeeded:
         return "where it was OK"
-    if status is Status.OK and not op.is_silent and not _has_effect_of(world, op, world.nodes[site]):
+    if status is Status.OK and not op.is_silent and not has_effect_of(world, op, world.nodes[site]):
         return "where it never ran"
     if status is Status.KO and op.verdict is Verdict.OK and (op.resource, op.id) not in world.nodes[site].refused:
         return "where it did not fail"
     return None
 
 
-def _has_effect_of(world: World, op: Operation, node: Node) -> bool:
+def has_effect_of(world: World, op: Operation, node: Node) -> bool:
     """Whether an operation ran at a site, in whatever way; or its effect came there with a checkpoint."""
     type_, key = world.apps[op.resource].type, (op.resource, op.id)
     if key in node.ran or type_.logic or (node.name, *key) in world.resolved:
@@ -60,6 +61,18 @@ def _has_effect_of(world: World, op: Operation, node: Node) -> bool:
         return True
     replica = node.replica(op.resource)
     return replica is None or contains(replica.history.folded, op.id)
+
+
+def comes_on_top(oracle: History) -> bool:
+    """Whether an operation comes too late for what a site sealed alone. It has an effect on top of the checkpoint of
+    that site, if there is one: then the rules do not say what the state is, only that it is the same everywhere."""
+    ops = oracle.ops.values()
+    return any(
+        not contains(sealing.deps, op.id) and op != sealing and not covers(op.deps, sealing.seal.stable)
+        for sealing in ops
+        if sealing.seal and is_of_one_site(sealing)
+        for op in ops
+    )
 
 
 class ExplanationChecker:
@@ -78,8 +91,8 @@ class ExplanationChecker:
     def problems(self, oracle: History, resource: str) -> Iterator[str]:
         """What was said of a resource and is not true; at the end of a history."""
         yield from (problem for problem in self._found if problem.startswith(f"{resource}:"))
-        if oracle.orphans or len({op.matrix.hash for op in oracle.ops.values()}) > 1:
-            return  # a seal took the effect of what superseded others, or other rules count now
+        if oracle.orphans or len({op.matrix.hash for op in oracle.ops.values()}) > 1 or comes_on_top(oracle):
+            return  # a seal took the effect of what superseded others, or other rules count now, or a checkpoint
         for op in oracle.effective:
             for by, site in self._superseded.get((resource, op.id), {}).items():
                 if not self._is_withdrawn(resource, by):

@@ -8,27 +8,28 @@ then on, except with `equivocate`, where it depends on the receiver.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from cheops.engine.documents import Message, Snapshot
+from cheops.engine.documents import Message, Report, Snapshot
 from cheops.errors import CheopsError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import MAX_NUMBER, Applied, Kind, Operation, OpId, Origin, Reply, Stamp, Status
 from cheops.sim.forger import BAD_IDS, NUMBERS, Forger
 from cheops.sim.statements import StatementCollector
 from cheops.sim.wire import CLOCK_SKEW_S, Wire
-from cheops.store import codec
+from cheops.sim.workload import Profile
 
 _MOST_HEARD = 400
 
 TACTICS = (
     "drop", "duplicate", "withhold", "claim", "change own operations", "equivocate", "forge", "forge replies",
     "snapshot", "seal", "mutate bytes", "operate", "bad id", "two contents", "lying seal", "far stamp", "flood",
-    "matrices", "replay", "unasked snapshot", "own replies", "own history", "statements",
+    "matrices", "replay", "unasked snapshot", "own replies", "own history", "statements", "reports",
 )  # fmt: skip
 
 Body = tuple[str, bytes]  # a receiver, and what is sent to it
@@ -42,10 +43,10 @@ class Mutator:
         forger: Forger,
         wire: Wire,
         random: Random,
-        spared: frozenset[str],
+        profile: Profile,
         collector: StatementCollector | None = None,
     ) -> None:
-        """It does not use the tactics in `spared`. With a collector, it asks for statements."""
+        """The profile may say which tactics it uses. With a collector, it asks for statements."""
         self._site = site
         self._others = others
         self._forger = forger
@@ -58,6 +59,7 @@ class Mutator:
         self._injected: Counter[str] = Counter()
         mutations: dict[str, Callable[[str, Message], Iterator[Message | bytes]]] = {
             "drop": self._drop,
+            "reports": self._reports,
             "duplicate": self._duplicate,
             "withhold": self._withhold,
             "claim": self._claim,
@@ -88,7 +90,7 @@ class Mutator:
         if collector is not None:
             inventions["statements"] = self._use_statements
             chosen.add("statements")
-        self.tactics = sorted(chosen - spared)
+        self.tactics = profile.chosen_tactics(chosen, (*mutations, *inventions))
         self._mutations = [(name, mutations[name]) for name in self.tactics if name in mutations]
         self._inventions = [(name, inventions[name]) for name in self.tactics if name in inventions]
 
@@ -111,7 +113,7 @@ class Mutator:
             name, mutate = self._random.choice(self._mutations)
             self._injected[f"hostile: {name}"] += 1
             sent = list(mutate(peer, message))
-        return [(peer, body) for one in sent if (body := self._packed(one)) is not None]
+        return [(peer, body) for one in sent if (body := self._packed(one, peer)) is not None]
 
     def invent(self) -> list[Body]:
         """What this site sends by itself."""
@@ -119,13 +121,13 @@ class Mutator:
             return []
         name, make = self._random.choice(self._inventions)
         self._injected[f"hostile: {name}"] += 1
-        return [(peer, body) for peer, one in make() if (body := self._packed(one)) is not None]
+        return [(peer, body) for peer, one in make() if (body := self._packed(one, peer)) is not None]
 
-    def _packed(self, message: Message | bytes) -> bytes | None:
+    def _packed(self, message: Message | bytes, peer: str) -> bytes | None:
         if isinstance(message, bytes):
             return message
         try:
-            return self._wire.pack(self._site, message)
+            return self._wire.pack(self._site, message, to=peer)
         except CheopsError:  # the codec does not even encode it
             return _packed_unchecked(self._site, message)
 
@@ -162,6 +164,30 @@ class Mutator:
         }
         names = self._random.sample(list(changes), self._random.randint(1, 4))
         yield replace(message, **{name: changes[name] for name in names})
+
+    def _reports(self, peer: str, message: Message) -> Iterator[Message]:
+        """Reports of other sites: none, old ones, or changed ones; or the wish that all of this is passed on."""
+        del peer
+        heard = [report for one in self._heard if one.resource == message.resource for report in one.reports]
+        changed = [replace(one, **self._report_change(one)) for one in heard[-3:]]
+        own = self._forger.wrong(message.settled)
+        changes: list[dict[str, Any]] = [
+            {"reports": ()},
+            {"reports": tuple(heard[:3])},
+            {"reports": (*message.reports, *changed)},
+            {"for_others": True, "settled": own, "known": own},
+            {"unreached": self._others, "pull": True},
+        ]
+        yield replace(message, **self._random.choice(changes))
+
+    def _report_change(self, report: Report) -> dict[str, Any]:
+        changes: list[dict[str, Any]] = [
+            {"settled": self._forger.wrong(report.settled), "number": report.number + 1},
+            {"origin": Origin(self._random.choice(self._others), "1"), "number": report.number + 1_000_000},
+            {"digest": "0" * 16, "number": report.number + 1},
+            {"signature": "", "number": report.number + 1, "closed": True},
+        ]
+        return self._random.choice(changes)
 
     def _change_own(self, peer: str, message: Message) -> Iterator[Message]:
         for op in message.ops:
@@ -200,6 +226,8 @@ class Mutator:
                     {"status": self._random.choice(tuple(Status))},
                     {"replay": True, "applied": tuple(Applied(op.id, op.key) for op in message.ops), "op": None},
                     {"wiped": ("set", "!delete", "")},
+                    {"output": "changed by somebody else on the way", "detail": reply.detail},
+                    {"output_hash": "0" * 24},
                     {"origin": Origin(self._random.choice(self._others), "1")},
                 )
             )
@@ -226,13 +254,17 @@ class Mutator:
 
     def _mutate_bytes(self, peer: str, message: Message) -> Iterator[bytes]:
         """The body as plain data, with some places changed: no type holds any more."""
-        del peer
-        body = self._packed(message)
-        if body is not None:
-            tree = msgspec.json.decode(body)
-            for _ in range(self._random.randint(1, 3)):
-                self._forger.change_place(tree)
-            yield msgspec.json.encode(tree)
+        body = self._packed(message, peer)
+        if body is None:
+            return
+        site, documents, parts = msgspec.msgpack.decode(body)
+        tree = [site, [msgspec.json.decode(one) for one in documents], parts]
+        for _ in range(self._random.randint(1, 3)):
+            self._forger.change_place(tree)
+        if isinstance(tree[1], list):
+            tree[1] = [msgspec.json.encode(one) for one in tree[1]]
+        with suppress(OverflowError):  # MessagePack has no numbers that large
+            yield msgspec.msgpack.encode(tree)
 
     # -- messages that it makes up ---------------------------------------------------------------------
 
@@ -385,16 +417,12 @@ def _unsigned(op: Operation) -> Operation:
 
 def _packed_unchecked(site: str, message: Message) -> bytes:
     """A body in the form that agents use, with documents that the codec would not encode."""
-    docs = []
-    documents: tuple[Operation | Reply, ...] = (*message.ops, *message.replies)
-    for document in documents:
-        tree = msgspec.to_builtins(document, enc_hook=str, builtin_types=(), str_keys=True)
-        number = document.seq if isinstance(document, Operation) else document.n
-        kind = "op" if isinstance(document, Operation) else "reply"
-        origin = document.origin
-        tree["_id"] = f"{kind}/{document.resource}/{origin.site}/{origin.incarnation}/{number}"
-        docs.append(tree)
-    bare = replace(message, ops=(), replies=(), matrices=())
-    head = msgspec.to_builtins(bare, enc_hook=str, str_keys=True)
-    part = {"message": head, "ids": [tree["_id"] for tree in docs]}
-    return codec.encode_plain({"docs": docs, "cheops": {"site": site, "messages": [part]}})
+
+    def plain(one: object) -> Any:
+        return msgspec.to_builtins(one, enc_hook=str, str_keys=True)
+
+    documents = [msgspec.json.encode(plain(one)) for one in (*message.ops, *message.replies)]
+    bare = plain(replace(message, ops=(), replies=(), matrices=()))
+    ops = len(message.ops)
+    replies = [(str(reply.origin), [place]) for place, reply in enumerate(message.replies, ops)]
+    return msgspec.msgpack.encode([site, documents, [[bare, list(range(ops)), replies]]])

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 
 from cheops.engine.documents import (
     NO_DROPS,
@@ -37,9 +38,15 @@ class Disk:
     incarnation: str = ""
     starts: StoreStarts = field(default_factory=StoreStarts)
     saved: int = 0  # documents, ever
-    durable: dict[Key, Document] = field(default_factory=dict)
     written: list[Save] = field(default_factory=list)
     rotten: dict[Key, Document] = field(default_factory=dict)  # what was written, where it holds something else by now
+    _durable: dict[Key, Document] = field(default_factory=dict)
+    _by_resource: dict[str, dict[Key, Document]] = field(default_factory=dict)
+
+    @property
+    def durable(self) -> Mapping[Key, Document]:
+        """Read-only: what is written past `put` would be here, and not in the resource that a site loads."""
+        return MappingProxyType(self._durable)
 
     def write(self, save: Save) -> None:
         self.written.append(save)
@@ -47,36 +54,50 @@ class Disk:
     def sync(self) -> None:
         for save in self.written:
             for key in save.forget:
-                self.durable.pop(key, None)
+                self._remove(key)
                 self.rotten.pop(key, None)
             for document in save.documents:
-                self.durable[key_of(document)] = document
+                self.put(document)
                 self.rotten.pop(key_of(document), None)
                 self.saved += 1
         self.written.clear()
 
     def rot(self, key: Key, document: Document) -> None:
         """Hold something else than was written."""
-        self.rotten.setdefault(key, self.durable[key])
-        self.durable[key] = document
+        self.rotten.setdefault(key, self._durable[key])
+        self._put(key, document)
 
     def damaged(self, resource: str) -> list[Key]:
         """The documents of a resource that are not as they were written: a store sees that by their checksums."""
         return [key for key, document in self.rotten.items() if getattr(document, "resource", None) == resource]
 
     def restore(self, key: Key, document: Document) -> None:
-        self.durable[key] = document
+        self._put(key, document)
         del self.rotten[key]
+
+    def put(self, document: Document) -> None:
+        self._put(key_of(document), document)
+
+    def _put(self, key: Key, document: Document) -> None:
+        self._durable[key] = document
+        if (resource := getattr(document, "resource", None)) is not None:
+            self._by_resource.setdefault(resource, {})[key] = document
+
+    def _remove(self, key: Key) -> None:
+        resource = getattr(self._durable.pop(key, None), "resource", None)
+        if resource is not None:
+            del self._by_resource[resource][key]
 
     def crash(self) -> None:
         self.written.clear()
 
     def copy(self) -> "Disk":
         """As a backup has it."""
-        return Disk(self.incarnation, self.starts, self.saved, dict(self.durable))
+        by_resource = {resource: dict(documents) for resource, documents in self._by_resource.items()}
+        return Disk(self.incarnation, self.starts, self.saved, _durable=dict(self._durable), _by_resource=by_resource)
 
     def of_resource(self, resource: str) -> tuple[Document, ...]:
-        return tuple(d for d in self.durable.values() if getattr(d, "resource", None) == resource)
+        return tuple(self._by_resource.get(resource, {}).values())
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from cheops.engine.events import (
 )
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits, Settings
+from cheops.engine.tombstones import origin_in
 from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation
@@ -291,6 +292,8 @@ class ScriptedWorld:
             return None
         if resource in node.site.replicas or not self.is_known(name, resource):
             return node.site.replicas.get(resource)
-        replica = Replica(resource, node.origin, node.site.matrices.__getitem__, node.settings.limits)
-        replica.load(node.disk.of_resource(resource))
+        documents = node.disk.of_resource(resource)
+        origin = origin_in(node.origin, documents, node.site.drops)
+        replica = Replica(resource, origin, node.site.matrices.__getitem__, node.settings.limits)
+        replica.load(documents)
         return replica

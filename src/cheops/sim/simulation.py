@@ -8,6 +8,7 @@ from cheops.sim import agreement, heartbeats, http_agreement, invariants, mutato
 from cheops.sim.byzantine import ByzantineWorld
 from cheops.sim.http_clients import Clients
 from cheops.sim.http_world import HttpWorld
+from cheops.sim.large import Measure, play_large
 from cheops.sim.last_words import ExplanationChecker
 from cheops.sim.status_checker import StatusChecker
 from cheops.sim.workload import Profile
@@ -24,11 +25,14 @@ class SimulationResult:
     operations: int
     replays: int
     story: tuple[str, ...] = ()
+    measures: tuple[Measure, ...] = ()  # of a large world
 
 
 def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE_MS) -> SimulationResult:
     """Play a history; equal arguments give equal histories."""
     names = tuple(f"site{number}" for number in range(1, sites + 1))
+    if profile.large:
+        return _play_large(seed, names, profile, patience_ms)
     world = _kind_of(profile)(seed, names, profile)
     try:
         workload.schedule(world)
@@ -53,6 +57,15 @@ def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE
     replays = sum(e.replay for node in world.nodes.values() for e in node.log)
     operations = sum(map(len, world.decided.values()))
     return SimulationResult(seed, tuple(problems), world.injected, operations, replays, tuple(world.story))
+
+
+def _play_large(seed: int, names: tuple[str, ...], profile: Profile, patience_ms: int) -> SimulationResult:
+    history = play_large(seed, names, profile, patience_ms)
+    world = history.world
+    replays = sum(e.replay for node in world.nodes.values() for e in node.log)
+    operations = sum(map(len, world.decided.values()))
+    counts = (world.injected, operations, replays)
+    return SimulationResult(seed, tuple(history.problems), *counts, tuple(world.story), history.measures)
 
 
 def _kind_of(profile: Profile) -> type[World]:

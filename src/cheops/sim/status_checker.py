@@ -2,20 +2,23 @@
 
 The truth about a report is what arrived: after each message, the checker notes what the sender said in it, if the
 receiver took it. From then on the receiver may say "lacks" or "not known" of that only if a crash has lost it since;
-and then only as of an earlier report.
+and then only as of an earlier report. Likewise, that replicas differ is true as of the reports: whatever has made them
+equal since may still be on its way.
 """
 
 from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from cheops.engine.documents import Ledger
+from cheops.engine.documents import Ledger, Message
 from cheops.engine.events import Send
 from cheops.engine.evidence import Evidence, Presence, evidence_of
+from cheops.engine.incarnation import doubt
 from cheops.engine.intake import without_more_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, status
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.sim.last_words import has_effect_of
 from cheops.sim.node import Node
 from cheops.sim.world import World
 
@@ -41,10 +44,22 @@ class StatusChecker:
         self._world = world
         self._random = Random(seed)  # noqa: S311 - its own: a look must not change the history
         self._heard: dict[tuple[str, str, str], list[_Report]] = {}  # by receiver, sender and resource
+        # What a site had of a resource when it sent a sum of it while something was wrong there.
+        self._troubled: dict[tuple[str, str, str], str] = {}
+        # Messages of sites that were not on the list when they sent them, by id: those pass over what others run.
+        self._off_the_list: dict[int, Message] = {}
 
     def start(self) -> None:
+        self._world.before_departure = self._note_departure
         self._world.after_arrival = self._note
         self._world.after(_EVERY_MS, self._look)
+
+    def _note_departure(self, node: Node, send: Send) -> None:
+        replica = node.site.replicas.get(send.message.resource) if node.site else None
+        if replica is not None and not replica.is_involved:
+            self._off_the_list[id(send.message)] = send.message
+        if replica is not None and send.message.digest and _is_troubled(replica):
+            self._troubled[node.name, replica.resource, send.message.digest] = replica.revision
 
     def _note(self, sender: str, send: Send) -> None:
         node, message = self._world.nodes[send.peer], send.message
@@ -62,7 +77,8 @@ class StatusChecker:
         last = reports[-1] if is_next else _NO_REPORT
         # Where an old copy was put back, a report may name operations that the receiver has not made, or makes anew.
         taken = without_more_of(node.origin, message, replica.history.known, replica.replies.known)
-        known, settled = joined(last.known, taken.known), joined(last.settled, taken.settled)
+        is_listed = id(message) not in self._off_the_list
+        known, settled = joined(last.known, taken.known), joined(last.settled, taken.settled) if is_listed else NOTHING
         reports.append(_Report(now_ms, message.incarnation, node.life, known, settled))
 
     def _look(self) -> None:
@@ -83,6 +99,7 @@ class StatusChecker:
                 yield from self._report_problems(node, replica, site)
                 had = self._world.lives.had_at(site, replica.resource)
                 yield from _has_problems(self._world.nodes[site], evidence_of(replica, site), had)
+            yield from self._done_problems(site, evidence_of(replica, site))
         found = status(replica, set(node.site.up))
         if found.overall is Overall.CONVERGED:
             yield from self._convergence_problems(node, replica)
@@ -108,12 +125,33 @@ class StatusChecker:
             if settled is Presence.LACKS and (contains(last.settled, op.id) or contains(as_of.settled, op.id)):
                 yield f"{op.id} is pending at {site}, which has reported that it is not"
 
+    def _done_problems(self, site: str, evidence: Evidence) -> Iterator[str]:
+        """What is said to be done at a site, and is in effect there, has run there."""
+        node, resource = self._world.nodes[site], evidence.replica.resource
+        there = node.replica(resource)
+        if there is None or evidence.origin is None or not evidence.origin.shares_store(node.origin):
+            return
+        history = evidence.replica.history
+        if not covers(history.known, evidence.settled):
+            return  # it may have settled a list without it, of which this site has not heard yet
+        for op in there.history.effective:
+            if op.is_silent or op.id not in history.ops or op.id in history.fates or (resource, op.id) in node.refused:
+                continue
+            if evidence.has_settled(op) is Presence.HAS and not has_effect_of(self._world, op, node):
+                yield f"{op.id} is done at {site}, where it has not run"
+
     def _divergence_problems(self, replica: Replica) -> Iterator[str]:
         """Sites that know the same, and have applied it differently, do not exist unless something failed somewhere."""
-        there = [self._world.nodes[site].replica(replica.resource) for site in replica.sites]
-        troubled = [one for one in there if one and (one.applied.failed or one.applied.unknown)]
-        if not troubled and not any(one and one.applied.order_not_enforced for one in there):
+        if not any(self._is_troubled_at(site, replica) for site in replica.sites):
             yield "it is DIVERGED, and nothing failed anywhere"
+
+    def _is_troubled_at(self, site: str, replica: Replica) -> bool:
+        """Whether something is wrong at a site; or was, when it sent its last report, and it has gone on since."""
+        there, view = self._world.nodes[site].replica(replica.resource), replica.peers.get(site)
+        if there is not None and _is_troubled(there):
+            return True
+        then = self._troubled.get((site, replica.resource, view.digest)) if view else None
+        return then is not None and (there is None or there.revision != then)
 
     def _convergence_problems(self, node: Node, replica: Replica) -> Iterator[str]:
         assert node.site is not None  # noqa: S101 - it has a replica
@@ -136,6 +174,11 @@ class StatusChecker:
                 and there.applied.digest() not in ("", replica.applied.digest())
             ):
                 yield f"it is CONVERGED, and {site} has applied it differently"
+
+
+def _is_troubled(replica: Replica) -> bool:
+    applied = replica.applied  # of one that is not in memory, nobody has asked yet whether the order can be enforced
+    return bool(applied.failed or applied.unknown or applied.order_not_enforced or doubt(replica))
 
 
 def _is_by_digests_alone(replica: Replica, found: ResourceStatus) -> bool:

@@ -18,9 +18,10 @@ from cheops.engine.documents import Message
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, Reply
 from cheops.log.policy import may_have_taken
-from cheops.peers import links
+from cheops.peers import links, reports
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.intake import DocumentVerifier
+from cheops.peers.origin_tables import OriginTables
 from cheops.security.certificates import Identity
 from cheops.security.refusals import RefusalLog
 from cheops.security.signatures import Signer
@@ -77,11 +78,15 @@ class Wire:
         sites: tuple[str, ...],
         now_ms: Callable[[str], int],
         member_of: Callable[[str, str], MembershipRecord | None],
+        report_unknown: Callable[[str, str], None] = lambda _receiver, _sender: None,
     ) -> None:
-        """`now_ms` is the clock of a site; `member_of` what a site knows to be decided about another one."""
+        """`now_ms` is the clock of a site; `member_of` what a site knows to be decided about another one.
+        `report_unknown` gets a receiver that does not know what a sender has referred to."""
         self._keys = _Keys(sites)
         self._now_ms = now_ms
         self._member_of = member_of
+        self._report_unknown = report_unknown
+        self._tables: dict[tuple[str, str], OriginTables] = {}  # of a site, for a peer
         self._verifiers: dict[str, DocumentVerifier] = {}
         self.refused = RefusalCounter()
 
@@ -94,17 +99,34 @@ class Wire:
         (signature,) = _signer(by).sign([content_of(replace(document, signature=""))])
         return replace(document, signature=signature)
 
-    def pack(self, sender: str, *messages: Message) -> bytes:
-        return links.pack(sender, messages)
+    def pack(self, sender: str, *messages: Message, to: str = "") -> bytes:
+        """`to`: the site that gets it; empty: any."""
+        tables = self.tables(sender, to) if to else None
+        return links.pack(sender, [self.with_report(sender, message) for message in messages], to, tables)
+
+    def tables(self, site: str, peer: str) -> OriginTables:
+        return self._tables.setdefault((site, peer), OriginTables())
+
+    def restart(self, site: str) -> None:
+        """A site has restarted. Others notice only when it does not know what they refer to: an agent would see that
+        the connection has ended."""
+        for pair in [pair for pair in self._tables if pair[0] == site]:
+            del self._tables[pair]
+
+    def with_report(self, sender: str, message: Message) -> Message:
+        """A message that its receiver can pass on, if the sender wants that."""
+        return reports.signed(message, sender, _signer(sender).sign)
 
     def unpack(self, receiver: Node, sender: str, body: bytes) -> list[Message]:
         """The messages in a body, without what the receiver refuses; raises CheopsError if it refuses all of it."""
-        unpacked = links.unpack(body)
+        unpacked = links.unpack(body, lambda _claimed: self.tables(receiver.name, sender))
         if unpacked.site != sender:
             self.refused.document("forged sender", sender)
             return []
         for error in unpacked.refused:
             self.refused.document(error.reason, sender)
+        if unpacked.is_unknown:
+            self._report_unknown(receiver.name, sender)
         return _ended(self._verifier(receiver).verify(sender, unpacked.messages))
 
     def _verifier(self, node: Node) -> DocumentVerifier:

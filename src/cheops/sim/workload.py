@@ -4,6 +4,7 @@ A profile says how much of each; the seed of the world says when and where.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -17,8 +18,9 @@ from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import contains, covers
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, Operation, content_hash
+from cheops.log.operation import Command, Kind, Operation, Reply, content_hash
 from cheops.sim.apps import ALL_APPS, APPS, OTHER_APPS, App
+from cheops.sim.node import Backup, Node
 
 if TYPE_CHECKING:
     from cheops.sim.world import World
@@ -64,9 +66,15 @@ class Profile:
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
+    tactics: frozenset[str] = frozenset()  # those that it uses, each of them; none: some, drawn from the seed
     tiny: float = 0.25  # of the histories in which messages and queues hold only a few documents
     http: bool = False  # the applications are HTTP services behind gateways (http_world.py)
     tombstone_ms: int = 3_600_000  # for which deleted resources are remembered; longer than most histories
+    tombstones_vary: bool = False  # some sites remember them for longer
+    late_writes: float = (
+        0  # a client writes elsewhere just when a site has promised to add nothing to a deleted resource
+    )
+    large: bool = False  # a mesh of up to 1,000 sites (large_world.py); operations and resources are per site
     bursts: int = 0  # short periods with all the operations, long pauses between them; 0: operations at any time
 
     @property
@@ -74,6 +82,10 @@ class Profile:
         """Whether every message arrives, once, and every site is always up: then nothing need be sent twice."""
         lost = (self.loss, self.duplication, self.long_delay, self.partitions, self.one_way_cuts)
         return not any((*lost, self.crashes, self.crash_between_effects, self.skew_ms, self.clock_jumps))
+
+    def chosen_tactics(self, drawn: Iterable[str], possible: Iterable[str]) -> list[str]:
+        """What a hostile site uses of some tactics: those that the profile names, or those that were drawn."""
+        return sorted((self.tactics.intersection(possible) if self.tactics else set(drawn)) - self.spared)
 
 
 PROFILES = {
@@ -120,11 +132,15 @@ PROFILES = {
             long_delay=0.02, partitions=1, one_way_cuts=0, crashes=1, crash_between_effects=0.0005, skew_ms=1_000,
             clock_jumps=1, trouble=0.005, bad_command=0.02,
         ),
-        # Cuts, crashes and delays together are shorter than half of the time for which tombstones are kept: see
-        # `tombstones.ends_with`.
         Profile(
-            "deletions", tombstone_ms=24_000, operations=60, duration_ms=130_000, bursts=3, resources=5, deletes=0.35,
+            "deletions", tombstone_ms=24_000, tombstones_vary=True, late_writes=0.5, operations=60, duration_ms=130_000,
+            bursts=3, resources=5, deletes=0.35,
             site_changes=0.03, partitions=8, crashes=8, skew_ms=1_000, bad_command=0.02,
+        ),
+        Profile(
+            "large", large=True, operations=15, resources=10, duration_ms=30_000, loss=0, duplication=0, long_delay=0,
+            skew_ms=500, clock_jumps=0, crash_between_effects=0, trouble=0, bad_command=0.01, tiny=0,
+            apps=("counter", "file", "set"),
         ),
         Profile("http", http=True, operations=60, deletes=0.06, crashes=3, crash_between_effects=0.001),
     )
@@ -145,6 +161,14 @@ def drawn_limits(random: Random, profile: Profile) -> Limits:
         return limits
     batch, waiting = random.randint(2, 6), random.randint(4, 30)
     return dataclasses.replace(limits, batch=batch, batch_bytes=random.choice((1_500, 10_000)), waiting=waiting)
+
+
+def vary_tombstones(nodes: Iterable[Node], random: Random) -> None:
+    """Operators may configure sites differently."""
+    for node in nodes:
+        limits = node.settings.limits
+        longer_ms = limits.tombstone_ms * random.choice((100, 100, 110, 180)) // 100
+        node.settings = dataclasses.replace(node.settings, limits=dataclasses.replace(limits, tombstone_ms=longer_ms))
 
 
 _HOUR_MS = 3_600_000
@@ -376,7 +400,10 @@ def _has_nothing_of_its_own(world: "World", name: str) -> bool:
 
 
 def _lose_store(world: "World", name: str) -> None:
-    if _has_nothing_of_its_own(world, name) and _is_replaceable(world, name):
+    # The application may hold the effect of a draft. If nothing is decided of the resource, all that is known of it
+    # goes with the store, and another site may begin it anew (docs/limitations.md).
+    drafts = any(replica.drafts for resource in world.apps if (replica := world.nodes[name].replica(resource)))
+    if not drafts and _has_nothing_of_its_own(world, name) and _is_replaceable(world, name):
         world.lose_store(name)
     elif not world.calm:
         world.after(_WAIT_MS, lambda: _lose_store(world, name))
@@ -387,22 +414,38 @@ def _back_up(world: "World", name: str) -> None:
     backup, with_application = world.nodes[name].back_up(), world.random.random() < 0.5
 
     def restore() -> None:
-        if not world.calm and _is_replaceable(world, name):
+        if world.calm or not _is_replaceable(world, name):
+            return
+        if _is_noticeable(world, name, backup):
             world.restore_backup(name, backup, with_application=with_application)
+        else:
+            world.after(_WAIT_MS, restore)
 
     world.after(world.random.randint(500, 5_000), restore)
 
 
+def _is_noticeable(world: "World", name: str, backup: Backup) -> bool:
+    """Whether the others will see that a copy is old, if it matters. A heartbeat shows them how far a store has come.
+    What a site has got and reported after its last heartbeat, nobody would send again to a copy from before: agents
+    have a second for that (docs/limitations.md)."""
+    node = world.nodes[name]
+    if any(backup.disk.starts.is_later(mark, backup.disk.saved) for (_, of), mark in world.marks.items() if of == name):
+        return True
+    new = (document for key, document in node.disk.durable.items() if key not in backup.disk.durable)
+    return not any(isinstance(one, Operation | Reply) and one.origin.site != name for one in new)
+
+
 def _is_replaceable(world: "World", name: str) -> bool:
-    """Whether everything that a site has decided is known elsewhere, and nothing waits to be issued again."""
+    """Whether all operations that a site has are known elsewhere, and nothing waits to be issued again. Also those that
+    other sites made: their stores may have been lost since."""
     node = world.nodes[name]
     if node.site is None:
         return False
     others = [other for other in world.nodes.values() if other is not node]
     for resource in world.decided:
-        own = [d for d in node.disk.of_resource(resource) if isinstance(d, Operation) and d.origin.site == name]
+        ops = [d for d in node.disk.of_resource(resource) if isinstance(d, Operation)]
         replicas = [replica for other in others if (replica := other.replica(resource))]
-        if not all(any(_has(replica, op) for replica in replicas) for op in own if op.verdict is not None):
+        if not all(any(_has(replica, op) for replica in replicas) for op in ops if op.verdict is not None):
             return False
         replica = node.replica(resource)
         if replica is None:

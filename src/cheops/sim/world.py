@@ -42,7 +42,7 @@ from cheops.sim.apps import ALL_APPS, App, with_early_checkpoints
 from cheops.sim.lives import Lives
 from cheops.sim.membership import Membership
 from cheops.sim.node import Backup, Node
-from cheops.sim.workload import Profile, drawn_limits
+from cheops.sim.workload import Profile, drawn_limits, vary_tombstones
 
 _TICK_MS = 100  # as often as the agent
 _RELOAD_MS = 200
@@ -76,8 +76,8 @@ class World:
         self.now_ms = 1_000_000
         self.injected: Counter[str] = Counter()
         self.story: list[str] = []
-        # The final statuses that clients got, per operation and site; and the sites that replied OK themselves.
-        self.final_statuses: dict[tuple[str, OpId | None, str], list[Status]] = {}
+        # The final statuses that clients got, by resource, operation and site; and the sites that replied OK.
+        self.final_statuses: dict[str, dict[tuple[OpId | None, str], list[Status]]] = {}
         self.succeeded: set[tuple[str, OpId | None, str]] = set()
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
@@ -100,6 +100,7 @@ class World:
         self.cut: set[tuple[str, str]] = set()  # directed links that are down
         self.calm = False
         self.status_problems: list[str] = []  # what a status said that was not true: see status_checker.py
+        self.before_departure: Callable[[Node, Send], None] = lambda _sender, _send: None
         self.after_arrival: Callable[[str, Send], None] = lambda _sender, _send: None
         self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
@@ -107,8 +108,10 @@ class World:
         self._limits = drawn_limits(Random(f"limits {seed}"), profile)  # noqa: S311 - repeatable is the point
         settings = self.settings(profile)
         self.nodes = {name: Node(name, settings) for name in names}
+        if profile.tombstones_vary:
+            vary_tombstones(self.nodes.values(), Random(f"tombstones {seed}"))  # noqa: S311 - likewise
         self.membership = Membership(self)
-        self.lives = Lives(self)
+        self.lives = Lives(self, Random(f"lives {seed}"))  # noqa: S311 - likewise
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
             self.restart(name)
@@ -413,16 +416,17 @@ class World:
     def note_answer(self, node: Node, answer: Answer) -> None:
         if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _FINAL:
             resource = answer.request.rpartition("#")[0]
-            about = (resource, answer.op, answer.site)
-            self.final_statuses.setdefault(about, []).append(answer.status)
-            if answer.status is Status.SUPERSEDED and about in self.succeeded:
-                self.denied.add(about)
+            about = (answer.op, answer.site)
+            self.final_statuses.setdefault(resource, {}).setdefault(about, []).append(answer.status)
+            if answer.status is Status.SUPERSEDED and (resource, *about) in self.succeeded:
+                self.denied.add((resource, *about))
         if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:
             resource = answer.request.rpartition("#")[0]
             self.acknowledged.setdefault(resource, set()).add(answer.op)
             self.record(f"{node.name} answers {answer.op} {answer.status}")
 
     def send(self, node: Node, send: Send) -> None:
+        self.before_departure(node, send)
         self.documents_sent[send.message.resource] += len(send.message.ops) + len(send.message.replies)
         self.transmit(lambda: self._arrive(node.name, send))
 

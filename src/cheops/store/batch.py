@@ -15,7 +15,7 @@ from cheops.engine.documents import Document, Key, Ledger, key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, Origin, Reply, Statement
 from cheops.security.signatures import Sign
-from cheops.store.codec import MAX_DOCUMENT_BYTES, encode, id_of, is_shared, resource_of, signed
+from cheops.store.codec import MAX_DOCUMENT_BYTES, content_of, encode, id_of, is_shared, resource_of, signed
 from cheops.store.interface import CodecError, Store
 
 _SIGNED = (Operation, Reply, Statement)  # a tuple, because `|` would make a new object in every check
@@ -122,7 +122,7 @@ class DocumentSigner:
         ]
         if not due:
             return signed_writes
-        signatures = self.sign([put.body for _, _, put in due])
+        signatures = self.sign([_covered(document, put) for _, document, put in due])
         for (index, _, put), text in zip(due, signatures, strict=True):
             signed_writes[index] = _with_signature(put, text)
         for (_, document, _), text in zip(due, signatures, strict=True):
@@ -130,6 +130,11 @@ class DocumentSigner:
             # changed only here, after everything that can fail.
             force_setattr(document, "signature", text)
         return signed_writes
+
+
+def _covered(document: Operation | Reply | Statement, put: Put) -> bytes:
+    """What the signature of a document covers: what is stored, except an output that has a hash."""
+    return content_of(document) if isinstance(document, Reply) and document.output_hash else put.body
 
 
 def _with_signature(put: Put, text: str) -> Put:

@@ -38,6 +38,7 @@ from cheops.engine.documents import (
     Message,
     Peers,
     Proof,
+    Report,
     SiteClock,
     Started,
     Withdrawn,
@@ -142,6 +143,9 @@ _Decoded: TypeAlias = (
 )
 _documents: msgspec.json.Decoder[_Decoded] = msgspec.json.Decoder(_Decoded, dec_hook=_decode_value)
 _messages = msgspec.json.Decoder(Message, dec_hook=_decode_value)
+# Between agents, where nothing is hashed or signed: MessagePack is smaller.
+_packer = msgspec.msgpack.Encoder(enc_hook=_encode_value)
+_packed_messages = msgspec.msgpack.Decoder(Message, dec_hook=_decode_value)
 
 
 # -- documents -------------------------------------------------------------------------------------------
@@ -152,6 +156,12 @@ def encode(document: Document) -> bytes:
     if not isinstance(document, _DOCUMENT_TYPES):
         raise CodecError(f"a {type(document).__name__} is not a document")
     return _encode(document, _decode_document, MAX_DOCUMENT_BYTES)
+
+
+def stored_form(document: Document) -> bytes:
+    """The bytes of a document that was stored or decoded here, so it is not checked again. The same as those that are
+    stored, and that its signature covers: equal documents have equal bytes."""
+    return _encoder.encode(document)
 
 
 def decode(data: bytes) -> Document:
@@ -168,7 +178,13 @@ def content_of(document: Operation | Reply | Statement) -> bytes:
     """The bytes that the signature of a document covers."""
     if isinstance(document, Operation):
         return operation.content_of(document)
-    return unsigned(_encoder.encode(document), document.signature)
+    covered = document.without_output() if isinstance(document, Reply) else document
+    return unsigned(_encoder.encode(covered), document.signature)
+
+
+def encode_report(resource: str, report: Report) -> bytes:
+    """A report on a resource as bytes: equal ones give equal bytes."""
+    return _encoder.encode((resource, report))
 
 
 def signed(body: bytes, signature: str) -> bytes:
@@ -190,7 +206,19 @@ def encode_message(message: Message) -> bytes:
 
 def decode_message(data: bytes) -> Message:
     """The message in these bytes; raises CodecError."""
-    return _decode(data, MAX_MESSAGE_BYTES, "message", _decode_message)
+    return _decode(data, MAX_MESSAGE_BYTES, "message", lambda raw: _checked_message(_messages.decode(raw)))
+
+
+def pack_message(message: Message) -> bytes:
+    """As MessagePack. The engine made it, so it is not checked."""
+    return _packer.encode(message)
+
+
+def unpack_message(data: bytes) -> Message:
+    """The opposite of `pack_message`; raises CodecError."""
+    return _decode(
+        data, MAX_MESSAGE_BYTES, "message", lambda raw: _checked_message(_packed_messages.decode(raw)), msgspec.msgpack
+    )
 
 
 # -- both ------------------------------------------------------------------------------------------------
@@ -207,8 +235,7 @@ def _decode_document(data: bytes) -> Document:
     return document
 
 
-def _decode_message(data: bytes) -> Message:
-    message = _messages.decode(data)
+def _checked_message(message: Message) -> Message:
     if not all(map(is_shared, message.ops)):
         raise ValueError("it holds a draft: an operation goes to others with its verdict")
     documents: tuple[Operation | Reply | Statement, ...] = (*message.ops, *message.replies, *message.statements)
@@ -232,19 +259,19 @@ def _check_distinct(keys: list[Any]) -> None:
         raise ValueError("an epoch is given twice, or an operation twice in one epoch")
 
 
-def _decode(data: bytes, limit: int, what: str, decode_: Callable[[bytes], _T]) -> _T:
+def _decode(data: bytes, limit: int, what: str, decode_: Callable[[bytes], _T], form: Any = msgspec.json) -> _T:
     if len(data) > limit:
         raise CodecError(f"a {what} of {len(data):,} bytes; at most {limit:,} are accepted")
     try:
         return decode_(data)
     except _FOREIGN as error:
-        raise CodecError(_reason(data, what, error)) from None
+        raise CodecError(_reason(data, what, error, form)) from None
 
 
-def _reason(data: bytes, what: str, error: BaseException) -> str:
+def _reason(data: bytes, what: str, error: BaseException, form: Any) -> str:
     """If the format is newer, say only that: any other complaint would mislead."""
     try:
-        version = msgspec.json.decode(data, type=_Versioned).v
+        version = form.decode(data, type=_Versioned).v
     except _FOREIGN:
         version = VERSION
     if version > VERSION:
@@ -337,11 +364,11 @@ def _key(kind: str, parts: list[str]) -> Key | None:
     return (kind, names[0], Origin(names[1], names[2]), int(parts[3]))
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=512)  # names have up to 1,000 characters
 def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=512)
 def _unquoted(part: str) -> str:
     return unquote(part, errors="strict")

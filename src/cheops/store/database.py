@@ -109,7 +109,9 @@ def open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    return _connect(path, "ro", busy_timeout_s)
+    connection = _connect(path, "ro", busy_timeout_s)
+    space.limit_cache(connection)
+    return connection
 
 
 def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:

@@ -16,6 +16,8 @@ from pathlib import Path
 MAX_LOG_BYTES = 16 * 1024 * 1024
 STEP_PAGES = 128  # half a MiB at a time: a commit waits for some milliseconds
 _LOG_BYTES = 256 * 1024  # a smaller log is not worth a sync
+# Pages that a connection keeps in memory; the system caches the file, too. SQLite would keep 2,000 KiB of each.
+_CACHE_KIB = 512
 
 MOST_COUNTED = 100_000  # documents, and tombstones for their size: more would take long
 DELETED = "deleted"  # the state of a resource of which only a tombstone is left, see cheops.engine.health
@@ -45,6 +47,11 @@ def prepare(connection: sqlite3.Connection) -> None:
     """Call before WAL is set and a table is created: only then a file can give pages back."""
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
+    limit_cache(connection)
+
+
+def limit_cache(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:

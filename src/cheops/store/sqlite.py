@@ -197,7 +197,14 @@ def _row(put: Put, seq: int | None) -> tuple[object, ...]:
     return put.resource, put.id, put.is_unsynced, put.state, seq, put.body, sum_, put.due_ms
 
 
+def _frees_space(write: Write) -> bool:
+    """Whether a write may free pages. Every run forgets that it has started: one small document, and the next run
+    takes its place."""
+    return isinstance(write, Forget) and write.key[0] != "started"
+
+
 _SHRINK_EVERY = 256  # commits
+_COUNT_FREE_EVERY = 16  # commits; those that only write use a few free pages each
 _DEAD = """
 SELECT coalesce(sum(length(body)), 0) FROM documents
 WHERE resource IN (SELECT resource FROM documents WHERE state = ? LIMIT ?)
@@ -297,7 +304,8 @@ class SQLiteStore:
             self._commits += 1
             if self._commits % _SHRINK_EVERY == 0:
                 space.shrink(self._connection, at_rest=False)
-            self.free_bytes = space.free_bytes(self._connection)
+            if self._commits % _COUNT_FREE_EVERY == 0 or any(map(_frees_space, writes)):
+                self.free_bytes = space.free_bytes(self._connection)
             return self._writer.last_seq
 
     def dropped(self, limit: int = 1000) -> tuple[str, ...]:

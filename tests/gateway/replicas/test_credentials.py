@@ -57,8 +57,11 @@ def test_nothing_secret_is_kept_or_goes_over_the_wire(make_sites: MakeSites) -> 
         # the service of the site that took it has had them
         assert SECRET in tokens(sites, "site1")
         assert SECRET in tokens(sites, "site2")
+        messages = b"".join(message for tap in taps for message in tap.messages)
+        assert b"secret" in messages  # the name of the image: what was said was heard
+        assert SECRET.encode() not in messages
         heard = b"".join(tap.heard for tap in taps)
-        assert b"secret" in heard  # the name of the image: what was said was heard
+        assert b"Cheops-For: replication" in heard  # what passed between gateways was heard, too
         assert SECRET.encode() not in heard
     for site in SITES:
         assert sites.rig.stop(site) == 0

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from cheops.engine.documents import Base, Document, EpochRecord, Message, Piece, Snapshot
+from cheops.engine.documents import Base, Document, EpochRecord, Message, Piece, Report, Snapshot
 from cheops.errors import CheopsError
 from cheops.log.operation import (
     Command,
@@ -75,7 +75,13 @@ def _samples() -> tuple[Message, ...]:
     fate = Fate(next(iter(Rule)), OpId(PARIS, 2))
     epochs = (EpochRecord(ref.introduced, {PARIS: 1}, ((OpId(PARIS, 1), fate),)),)
     head = (SHARED, LYON.incarnation)
+    # In the short form: a group of reports, and replies below one another.
+    said = Report(PARIS, 7, {PARIS: 2}, {PARIS: 1, LYON: 1}, {PARIS: 2}, "d")
+    reports = (said, replace(said, origin=HERE, number=9, known_replies={PARIS: 1, LYON: 1, HERE: 1}))
+    alike = [Reply(SHARED, LYON, n, OpId(PARIS, n), "set", Status.OK, output_hash=f"{n:024}") for n in (1, 2)]
+    rows = tuple(signed(replace(one, op=OpId(PARIS, 1)), "lyon") for one in alike)
     return (
+        Message(*head, (of_lyon(1),), rows, known={PARIS: 2, LYON: 1}, reports=reports, ages=(1, 2), for_others=True),
         Message(*head, (of_lyon(1), of_lyon(2)), (signed(reply, "lyon"),), (RULES,), {PARIS: 2, LYON: 2}, {LYON: 1}),
         Message(*head, (of_paris(SHARED, 1), of_paris(SHARED, 2), of_lyon(1)), known={PARIS: 2, LYON: 1}, ask=True),
         Message(*head, (of_lyon(1), of_lyon(2), of_lyon(3, Kind.SEAL, seal=seal, payload=Command(""), type="!seal"))),
@@ -100,7 +106,43 @@ def _samples() -> tuple[Message, ...]:
 
 MESSAGES = _samples()
 _ENCODED = tuple(map(codec.encode_message, MESSAGES))
-_BODIES = tuple(pack("lyon", [one]) for one in MESSAGES)
+
+
+def _readable(envelope: bytes) -> bytes:
+    """An envelope as JSON, with its documents as such: so a change of structure reaches all of it."""
+    site, documents, parts = msgspec.msgpack.decode(envelope)
+    return msgspec.json.encode([site, [msgspec.Raw(one) for one in documents], _with_texts(parts)])
+
+
+_BYTES = "bytes "  # before those that JSON does not have, in hexadecimal digits
+
+
+def _with_texts(tree: Any) -> Any:
+    if isinstance(tree, bytes):
+        return _BYTES + tree.hex()
+    if isinstance(tree, dict):
+        return {key: _with_texts(value) for key, value in tree.items()}
+    return [_with_texts(one) for one in tree] if isinstance(tree, list) else tree
+
+
+def _with_bytes(tree: Any) -> Any:
+    if isinstance(tree, str) and tree.startswith(_BYTES):
+        return bytes.fromhex(tree.removeprefix(_BYTES))
+    if isinstance(tree, dict):
+        return {key: _with_bytes(value) for key, value in tree.items()}
+    return [_with_bytes(one) for one in tree] if isinstance(tree, list) else tree
+
+
+def _envelope(readable: bytes) -> bytes:
+    """The opposite, as far as it is one."""
+    try:
+        site, documents, parts = msgspec.json.decode(readable)
+        return msgspec.msgpack.encode([site, [msgspec.json.encode(one) for one in documents], _with_bytes(parts)])
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return readable
+
+
+_BODIES = tuple(_readable(pack("lyon", [one])) for one in MESSAGES)
 _DOCUMENTS: list[Document] = []
 for _message_of_lyon in MESSAGES:
     _DOCUMENTS += [*_message_of_lyon.ops, *_message_of_lyon.replies]
@@ -153,7 +195,7 @@ def _twice(data: bytes) -> None:
 def _body(data: bytes) -> None:
     """Any bytes by the channel."""
     receiver = Receiver()
-    receiver.take_body(data)
+    receiver.take_body(_envelope(data))
     receiver.check()
 
 

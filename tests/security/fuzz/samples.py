@@ -23,8 +23,9 @@ from cheops.log.operation import (
     Verdict,
 )
 from cheops.notify.event import Event
-from cheops.peers import heartbeat, links
+from cheops.peers import frames, heartbeat, links
 from cheops.peers.couchdb.documents import couch_document
+from cheops.peers.frames import Answer, HttpHead, Opening
 from cheops.store import codec
 
 PARIS, LYON = Origin("paris", "3f2a"), Origin("lyon", "91c0")
@@ -146,6 +147,14 @@ limits: {drafts: 10}
 )
 DOCUMENTS = tuple(codec.encode(one) for one in (*OPERATIONS, *REPLIES, RULES))
 ENCODED_MESSAGES = tuple(map(codec.encode_message, MESSAGES))
+FRAMES = (
+    frames.encode_frame(1, 1, frames.encode_payload(Opening("messages", b"x")), 3) + frames.encode_frame(6, 0),
+    frames.encode_frame(1, 3, frames.encode_payload(Opening("http", http=HttpHead("GET", "/", (("a", "b"),)))))
+    + frames.encode_frame(3, 3, b"body", 1),
+    frames.encode_frame(2, 2, frames.encode_payload(Answer(200, b"x", 7, (("a", "b"),))), 1)
+    + frames.encode_frame(5, 0, frames.encode_amount(9))
+    + frames.encode_frame(8, 0, b"why"),
+)
 ENVELOPES = (*(links.pack("paris", [one]) for one in MESSAGES), links.pack("paris", MESSAGES))
 COUCH = tuple(bytes(couch_document(one).as_couch(history=True)) for one in (*OPERATIONS[:3], REPLIES[0], RULES))
 BULK = tuple(b'{"new_edits":false,"docs":[' + one + b"]}" for one in COUCH)

@@ -57,10 +57,11 @@ from cheops.gateway.interfaces import GatewayRequestError
 from cheops.gateway.request import Listener, ListenerKind, find_service
 from cheops.log.operation import Command, Origin
 from cheops.matrix_file import parse_matrix
-from cheops.peers import heartbeat, links
+from cheops.peers import frames, heartbeat, links
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.documents import RefusedError, parse_document
 from cheops.peers.couchdb.requests import CouchError, GzipReader
+from cheops.peers.frames import FrameError, FrameKind, FrameReader
 from cheops.peers.heartbeat import MeshError, SiteRecord
 from cheops.peers.links import EnvelopeError
 from cheops.peers.mesh import Mesh
@@ -198,6 +199,19 @@ def _heartbeat(data: bytes) -> None:
     heartbeat.decode(heartbeat.encode(answer))
     mesh.snapshot(Now(1_002.0, 1.7e12 + 2))
     heartbeat.decode_saved(heartbeat.encode(mesh.saved()))
+
+
+def _frames(data: bytes) -> None:
+    """What another agent sends through a channel."""
+    for frame in FrameReader().feed(data):
+        if frame.kind == FrameKind.REQUEST:
+            frames.decode_opening(frame.payload)
+        elif frame.kind == FrameKind.RESPONSE:
+            frames.decode_answer(frame.payload)
+        elif frame.kind == FrameKind.CREDIT:
+            frames.decode_amount(frame.payload)
+        else:
+            frames.decode_reason(frame.payload)
 
 
 def _unpacked(data: bytes) -> None:
@@ -339,7 +353,8 @@ PURE: dict[str, Target] = {
     "document": Target(_document, samples.DOCUMENTS, (interface.CodecError,), JSON_TOKENS, 60),
     "document-id": Target(_document_id, samples.IDS, (interface.CodecError,), (b"/", b"%2F", b"op/"), 10),
     "message": Target(_message, samples.ENCODED_MESSAGES, (interface.CodecError,), JSON_TOKENS, 50),
-    "envelope": Target(links.unpack, samples.ENVELOPES, (EnvelopeError, interface.CodecError, RefusedError), JSON_TOKENS, 60),
+    "envelope": Target(links.unpack, samples.ENVELOPES, (EnvelopeError,), (*JSON_TOKENS, b"\x93", b"\x90", b"\xc4\x02{}", b"\xff"), 60),
+    "channel-frames": Target(_frames, samples.FRAMES, (FrameError,), (b"\x01\x01", b"\x03\x00", b"\x00\x00\x00\x01", b"\xff\xff"), 30),
     "engine": Target(_engine, (*samples.ENCODED_MESSAGES, b"\n".join(samples.ENCODED_MESSAGES)), (interface.CodecError,), JSON_TOKENS, 60),
     "couch-document": Target(_couch, samples.COUCH, (RefusedError,), JSON_TOKENS, 30),
     "heartbeat": Target(_heartbeat, samples.HEARTBEATS, (MeshError,), JSON_TOKENS, 40),

@@ -1,7 +1,7 @@
 """Handlers of operations: submit, delete, change sites, dry-run; the sites' responses are collected here."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from msgspec import structs
 from starlette.datastructures import FormData
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from cheops.api.endpoints.declaration import (
     BASE,
@@ -32,6 +32,7 @@ from cheops.api.endpoints.resources import (
 )
 from cheops.api.forms import keep_files, read_upload
 from cheops.api.handlers.resources import load_resource, sites_up
+from cheops.api.line_stream import Line, LineStream
 from cheops.api.models import to_json
 from cheops.api.models.operations import (
     Accepted,
@@ -39,6 +40,7 @@ from cheops.api.models.operations import (
     DryRun,
     Operations,
     OperationView,
+    ReplyView,
     SiteAnswer,
     SitesChange,
     SubmitRequest,
@@ -65,8 +67,9 @@ from cheops.engine.events import Answer, Stage
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import FileRef, Kind, Status, Verdict
+from cheops.log.operation import FileRef, Kind, Operation, Status, Verdict
 from cheops.matrix_file import parse_matrix
+from cheops.node.document_fetcher import fetch_outputs, why_missing
 from cheops.node.node import Node
 from cheops.security.principal import Principal
 
@@ -275,7 +278,7 @@ async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Re
     progress = Progress(str(accepted.op), wanted.resource, sites, wait, notes)
     headers = _headers(progress)
     if NDJSON in request.http.headers.get("accept", ""):
-        return StreamingResponse(_lines(request.node, progress, answers), 200, headers, media_type=NDJSON)
+        return LineStream(_lines(request.node, progress, answers), NDJSON, headers)
     async with aclosing(answers):
         if not progress.is_enough():
             async for answer in answers:
@@ -296,16 +299,16 @@ def _configuration_notes(node: Node, id_: str, sites: Iterable[str]) -> dict[str
     return notes
 
 
-async def _lines(node: Node, progress: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncIterator[bytes]:
+async def _lines(node: Node, progress: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncGenerator[Line, None]:
     async with aclosing(answers):
         if not progress.is_enough():
             async for answer in answers:
                 if view := progress.add(answer):
-                    yield to_json(view) + b"\n"
+                    yield Line(to_json(view) + b"\n")
                 if progress.is_enough():
                     break
     for site in progress.waiting_for:
-        yield to_json(_pending(progress.operation, site, no_reply(node, site))) + b"\n"
+        yield Line(to_json(_pending(progress.operation, site, no_reply(node, site))) + b"\n")
 
 
 def _pending(operation: str, site: str, detail: str) -> SiteAnswer:
@@ -341,7 +344,25 @@ async def list_operations(request: ApiRequest[PageParameters]) -> Operations:
 @handles(GET_OPERATION)
 async def get_operation(request: ApiRequest) -> OperationView:
     replica = await load_resource(request.node, request.id)
-    return operation_view(replica, find(replica, request.segment("op")))
+    op = find(replica, request.segment("op"))
+    return await _with_outputs(request.node, replica, op, operation_view(replica, op))
+
+
+async def _with_outputs(node: Node, replica: Replica, op: Operation, view: OperationView) -> OperationView:
+    """A view of an operation with the outputs that are at other sites, as far as those can be reached."""
+    replies = {one.site: replica.replies.get(op.id, one.site) for one in view.replies}
+    cut = {site: reply for site, reply in replies.items() if reply and reply.op == op.id and reply.is_cut}
+    if not cut:
+        return view
+    outputs = await fetch_outputs(node, cut.values())
+
+    def complete(one: ReplyView) -> ReplyView:
+        if (reply := cut.get(one.site)) is None:
+            return one
+        output = outputs.get(reply, "")
+        return structs.replace(one, output=output, output_missing=None if output else why_missing(node, reply))
+
+    return structs.replace(view, replies=tuple(map(complete, view.replies)))
 
 
 @handles(DRY_RUN)

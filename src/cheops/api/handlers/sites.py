@@ -92,7 +92,7 @@ async def ping_site(request: ApiRequest) -> Ping:
     health, detail = None, ""
     try:
         timeout = aiohttp.ClientTimeout(total=_PING_TIMEOUT_S)
-        async with node.peer_client.request(
+        async with node.channels.http.request(
             site.name, "GET", "/healthz", address=site.url, timeout=timeout
         ) as response:
             health = from_json(await response.read(), Health)

@@ -111,6 +111,10 @@ class ReplyView(Struct, frozen=True, kw_only=True):
     status: Annotated[Status, doc("The outcome; PENDING as long as no outcome is known to this agent.", "OK")]
     detail: Annotated[str, doc("Why it failed, or other details.", "")]
     output: Annotated[str, doc("What the command printed.", "42\n")]
+    output_missing: Annotated[
+        str | None,
+        doc("Why `output` is empty although the command printed something; null: it is complete.", None),
+    ] = None
     at: Annotated[str | None, doc("When it ran, by that site's clock.", "2026-11-16T01:41:31.885Z")]
     took_ms: Annotated[int | None, doc("How long it ran, in milliseconds.", 8)]
     replayed: Annotated[

@@ -21,7 +21,7 @@ from cheops.api.views.operations import (
     stamp_text,
     vector_text,
 )
-from cheops.api.views.status import resource_verdict, sentence, with_fate, word
+from cheops.api.views.status import resource_verdict, sentence, word
 from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus
@@ -309,7 +309,7 @@ def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
 
 def _conclusion(replica: Replica, verdict: ResourceStatus, now_ms: int) -> str:
     partial, advice = _partly_applied(replica, verdict), _advice(replica, verdict)
-    return f"{verdict.overall.value}: {with_fate(sentence(verdict, now_ms), replica)}{partial}{advice}"
+    return f"{verdict.overall.value}: {sentence(replica, verdict, now_ms)}{partial}{advice}"
 
 
 def _partly_applied(replica: Replica, verdict: ResourceStatus) -> str:

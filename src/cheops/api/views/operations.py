@@ -177,6 +177,7 @@ def reply_view(replica: Replica, op: Operation, site: str) -> ReplyView:
         status=status_at(replica, op, site),
         detail=own.detail if own else "",
         output=own.output if own else "",
+        output_missing=f"it is at {site}; look at this operation to fetch it" if own and own.is_cut else None,
         at=time_text(reply.timing.at_ms) if reply and reply.timing.at_ms else None,
         took_ms=own.timing.took_ms if own and own.timing.at_ms else None,
         replayed=reply is not None and own is None,

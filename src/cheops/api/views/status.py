@@ -109,7 +109,7 @@ def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStat
     return ResourceStatus(
         id=replica.resource,
         overall=word(verdict.overall),
-        sentence=_with_blocked(with_fate(sentence(verdict, now_ms), replica), replica),
+        sentence=sentence(replica, verdict, now_ms),
         unreachable=verdict.unreachable,
         order_not_enforced=verdict.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in verdict.sites),
@@ -175,8 +175,14 @@ def resource_verdict(replica: Replica, up: set[str]) -> engine.ResourceStatus:
     return engine.ResourceStatus(replica.resource, Overall.CONVERGING, (), verdict.order_not_enforced, ())
 
 
-def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
+def sentence(replica: Replica, verdict: engine.ResourceStatus, now_ms: int) -> str:
     """The verdict in words, with the reason."""
+    blocked = blocked_sentence(replica)
+    text = _with_fate(_reason(verdict, now_ms, is_blocked=bool(blocked)), replica)
+    return f"{blocked}; {text}" if blocked else text
+
+
+def _reason(verdict: engine.ResourceStatus, now_ms: int, *, is_blocked: bool) -> str:
     match verdict.overall:
         case Overall.CONVERGED:
             return _in_sync(verdict)
@@ -185,22 +191,18 @@ def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
         case Overall.DIVERGED if verdict.last_known:
             return "the sites differed when they were last compared, and not all of them have reported since"
         case Overall.DIVERGED:
-            return "; ".join(_differences(verdict)) or "the sites applied the same operations but differ"
+            otherwise = "the sites differ" if is_blocked else "the sites applied the same operations but differ"
+            return "; ".join(_differences(verdict)) or otherwise
         case Overall.UNREACHABLE:
             parts = (_unreachable(verdict, now_ms), _out_of_touch(verdict, now_ms), _were_pending(verdict))
             return f"{'; '.join(filter(None, parts))}{_retries(verdict)}"
 
 
-def with_fate(text: str, replica: Replica) -> str:
+def _with_fate(text: str, replica: Replica) -> str:
     """Sites that agree may agree on nothing."""
     if is_void(replica):
         return _NOTHING
     return f"deleted; {text}" if is_deleted(replica) else text
-
-
-def _with_blocked(text: str, replica: Replica) -> str:
-    blocked = blocked_sentence(replica)
-    return f"{blocked}; {text}" if blocked else text
 
 
 def blocked_sentence(replica: Replica) -> str:

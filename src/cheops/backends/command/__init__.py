@@ -13,7 +13,7 @@ ended, with its output. Whatever happens, no process of a command survives it.
     user_files  copies of the files that came with it, for a command that runs as another user
     runner      runs commands for backends and notifications; hands each to an idle worker
     spawner     the agent's ends of the helper processes
-    worker      the helper processes themselves: one spawner, and a worker per running command
+    worker      the helper processes themselves: one spawner, and a worker per running command; idle ones end soon
     program     starts one program: user, limits, environment
     wire        the messages between agent and workers
 

@@ -18,6 +18,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from cheops.backends.command.paths import path_problem
@@ -30,8 +31,9 @@ _ID = "__ID__"
 _META = re.compile(r"[;|&$`<>()\r\n]|(?<!\S)#")
 _EXPANDED = re.compile(r"[*?\[]|\{[^{}\s]*(?:,|\.\.)")
 _QUOTING = frozenset("\"'\\")
-_SHELL_PATH = re.compile(rf"""[^\s'"<>|&;()`]*{_ID}[^\s'"<>|&;()`]*""")  # a word with an id in a line that is not split
+_SHELL_WORD = re.compile(r"""[^\s'"<>|&;()`]+""")  # in a line that is not split
 _BARE_NAME = re.compile(r"(?<!\S)\{([\w.-]+)\}(?!\S)")
+_REMEMBERED_CHARACTERS = 500  # of a line whose words are remembered
 _SHOWN_CHARACTERS = 60  # of a line in an error message, on each side of the position
 
 
@@ -88,7 +90,7 @@ def _placeholder(values: Mapping[str, str]) -> re.Pattern[str]:
 # -- what is allowed -------------------------------------------------------------------------------------
 
 
-def _checked_words(line: str, settings: CommandSettings, resource: str, private: Collection[str]) -> list[str]:
+def _checked_words(line: str, settings: CommandSettings, resource: str, private: Collection[str]) -> Sequence[str]:
     if len(line) > MAX_WRITTEN_CHARACTERS:
         raise CommandLineError(
             f"the command has {len(line)} characters; {MAX_WRITTEN_CHARACTERS} are allowed; send a file"
@@ -102,7 +104,8 @@ def _checked_words(line: str, settings: CommandSettings, resource: str, private:
         raise CommandLineError(problem)
     if settings.shell and settings.allow == (EVERYTHING,):
         # Only the shell can split it: there may be here-documents, comments, …
-        _check_paths(_SHELL_PATH.findall(line), resource, settings, private)
+        words_with_id = (word for word in _SHELL_WORD.findall(line) if _ID in word)
+        _check_paths(words_with_id, resource, settings, private)
         return []
     words = _split(line)
     filled_in = [word.replace(_ID, resource) for word in words]
@@ -149,9 +152,9 @@ def _check_shell(line: str) -> None:
         raise CommandNotAllowedError(_at(line, match.start(), problem))
 
 
-def _split(line: str) -> list[str]:
+def _split(line: str) -> Sequence[str]:
     try:
-        return shlex.split(line)
+        return _remembered_words(line) if len(line) <= _REMEMBERED_CHARACTERS else shlex.split(line)
     except ValueError:
         pass
     place, problem = len(line) - 1, "nothing follows this backslash"
@@ -159,6 +162,12 @@ def _split(line: str) -> list[str]:
         if quote:
             place, problem = start, "this quote is not closed"
     raise CommandLineError(_at(line, place, problem))
+
+
+@lru_cache(256)
+def _remembered_words(line: str) -> tuple[str, ...]:
+    """Where an operation is submitted its line is split twice, and applications repeat their commands."""
+    return tuple(shlex.split(line))
 
 
 def _at(line: str, place: int, problem: str) -> str:

@@ -41,6 +41,7 @@ def where_is(program: str, settings: CommandSettings) -> Path | None:
 
 
 MAX_IDLE_WORKERS = 16  # kept for the next commands: to fork a worker takes longer than to run a short command
+_IDLE_S = 5.0  # a worker without a command for so long ends: at rest only the spawner is left
 _SLACK_S = 10.0  # so long after the command's timeout, a worker without a report counts as lost
 _STOPPING = "the agent is stopping"
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
@@ -73,6 +74,7 @@ class CommandRunner:
         max_parallel: int = 64,
         max_reads: int = 32,
         slack_s: float = _SLACK_S,
+        idle_s: float = _IDLE_S,
         private: Iterable[Path] = (),
     ) -> None:
         """`private`: files and folders of the agent, which no id may name."""
@@ -80,9 +82,11 @@ class CommandRunner:
         self._slots = asyncio.Semaphore(max_parallel)
         self._read_slots = asyncio.Semaphore(max_reads)
         self._slack_s = slack_s
+        self._idle_s = idle_s
         self._starting = asyncio.Lock()
         self._spawner: Spawner | None = None
-        self._idle: list[Worker] = []
+        self._idle: list[Worker] = []  # the one that was used last is at the end
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._busy: dict[Worker, asyncio.Event] = {}
         self._is_closed = False
 
@@ -156,6 +160,7 @@ class CommandRunner:
         if self._spawner is None or not self._spawner.is_alive:
             self._drop_idle()  # without their spawner, nothing cleans up if they are killed
         # `no_new_privileges` cannot be taken back, so a worker serves only types with its own setting.
+        # The one that was used last: under little load the others stay idle, and end.
         for place in range(len(self._idle) - 1, -1, -1):
             if self._idle[place].without_new_privileges is without_new_privileges:
                 worker = self._idle.pop(place)
@@ -190,11 +195,29 @@ class CommandRunner:
     def _give_back(self, worker: Worker) -> None:
         is_wanted = len(self._idle) < MAX_IDLE_WORKERS and not self._is_closed
         if is_wanted and worker.is_open and worker.spawner is self._spawner:
+            worker.idle_since_s = asyncio.get_running_loop().time()
             self._idle.append(worker)
+            self._watch_idle()
         else:
             worker.drop()
 
+    def _watch_idle(self) -> None:
+        if self._idle and self._idle_timer is None:
+            end_s = self._idle[0].idle_since_s + self._idle_s
+            self._idle_timer = asyncio.get_running_loop().call_at(end_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        """End the workers that had no command for a while."""
+        self._idle_timer = None
+        before_s = asyncio.get_running_loop().time() - self._idle_s
+        while self._idle and self._idle[0].idle_since_s <= before_s:
+            self._idle.pop(0).drop()
+        self._watch_idle()
+
     def _drop_idle(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         for worker in self._idle:
             worker.drop()
         self._idle.clear()

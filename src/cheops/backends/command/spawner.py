@@ -39,6 +39,7 @@ class Worker(asyncio.Protocol):
         self.spawner = spawner
         self.without_new_privileges = without_new_privileges
         self.pid = 0
+        self.idle_since_s = 0.0  # the event loop's time at which its last command ended
         self._stream = stream
         self._transport: asyncio.WriteTransport | None = None
         self._buffer = bytearray()
@@ -106,7 +107,14 @@ class Worker(asyncio.Protocol):
             backstop.cancel()
 
     async def _report(self) -> Report | None:
-        body = await asyncio.shield(self._message)
+        try:
+            body = await self._message
+        except asyncio.CancelledError:
+            # It is cancelled with its waiter, unless it had just come; `_end` waits for it again. (A shield would do
+            # the same, for two futures per command.)
+            if self._message.cancelled():
+                self._message = asyncio.get_running_loop().create_future()
+            raise
         report = unpack_report(body) if body else None
         if report is None or not report.is_clean:
             self.drop()  # it still has processes to kill, and must not get another command

@@ -26,7 +26,7 @@ from cheops.backends.http.explanation import child_without_id, response_text, wi
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, failure, rule_for
 from cheops.backends.http.moves import occupant, path_now
-from cheops.backends.http.order import at_site, has_run, is_forgotten, is_settled, may_be_early, unnamed_above
+from cheops.backends.http.order import at_site, creation_after, has_run, may_be_early, must_wait, unnamed_above
 from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
@@ -145,6 +145,11 @@ class HttpBackend(Backend):
         check_rules(service, request)
         copy, replica = self.copies.index.copies.get(run.resource), self.context.replica(run.resource)
         check_place(service, request, run.resource, copy, replica)
+        if copy is None and (later := creation_after(replica, step.op)):
+            created = await self.run_step(run, Step(later.id, later.payload))
+            if created.result is not Result.OK:
+                return created
+            copy = self.copies.index.copies.get(run.resource)
         async with self._exclusion.held(service.name, request, copy):
             return await self._run_in_order(run, step, service, request)
 
@@ -196,7 +201,7 @@ class HttpBackend(Backend):
             return ""  # it may name what will never come; or what was settled then, and is deleted and forgotten since
         for before in at_site(self.context.config.name, befores):
             other = await self.context.load(before.resource)
-            if not is_settled(other, before) and not (own and is_forgotten(other, before, own, id_)):
+            if must_wait(other, before, own, id_):
                 return before.resource
         return ""
 

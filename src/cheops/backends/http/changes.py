@@ -260,10 +260,10 @@ class ChangeHandler:
                     return refusal
                 result = await wait_for_previous(self._node, target.meta_id, before, preferences)
             else:
-                is_new = not sites_of(replica)
                 type_, kind = _type_and_kind(incoming.head, target, creates=creates)
                 if type_ == PATCH:
-                    await self._lay_base(service, replica)
+                    await self._lay_base(service, replica, sites)
+                is_new = not sites_of(replica)
                 change = Change(
                     target.meta_id,
                     type_name(service),
@@ -421,14 +421,27 @@ class ChangeHandler:
         self._recent.note(service, target.meta_id)
         return msgspec.structs.replace(request, earlier=tuple(earlier))
 
-    async def _lay_base(self, service: str, replica: Replica) -> None:
-        """Submit a base before the first PATCH: from there PATCHes are replayed if concurrent ones arrive."""
-        matrix = replica.matrix
+    async def _lay_base(self, service: str, replica: Replica, sites: tuple[str, ...] | None) -> None:
+        """Submit a base before the first PATCH: from there PATCHes are replayed if concurrent ones arrive.
+
+        After a PATCH it would come too late: it replaces what is before it, so a site that has not run that PATCH yet
+        would never run it.
+        """
+        is_new = not sites_of(replica)
+        matrix = self._config(service).matrix if is_new else replica.matrix
         if not matrix.replaces(BASE, PATCH):
             return
-        if any(matrix.replaces(op.key, PATCH) for op in (*replica.history.effective, *replica.drafts)):
-            return
-        change = Change(replica.resource, type_name(service), BASE, command_of(BASE_REQUEST))
+        for op in (*replica.history.effective, *replica.drafts):
+            if matrix.replaces(op.key, PATCH) or matrix.replaces(BASE, op.key):
+                return
+        change = Change(
+            replica.resource,
+            type_name(service),
+            BASE,
+            command_of(BASE_REQUEST),
+            sites=sites if is_new else None,
+            matrix=matrix if is_new else None,
+        )
         await submit(self._node, change, Preferences(wait_s=0.0))
 
     # -- paths ---------------------------------------------------------------------------------------------

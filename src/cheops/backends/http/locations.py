@@ -8,19 +8,16 @@ import asyncio
 import time
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
-
-import aiohttp
 
 from cheops.backends.http.ids import may_be_made_at
 from cheops.backends.http.submission import sites_of
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.peers.client import read_json_response
+from cheops.peers.client import decode_json
+from cheops.peers.requests import RequestKind
 from cheops.text import listed
 
-PATH = "peer/replicants"  # below the address of an agent
 _FOR_S, _NONE_FOR_S = 30.0, 2.0  # an unknown resource may be created at any moment
 _REMEMBERED = 10_000
 _AT_ONCE = 16
@@ -80,7 +77,7 @@ class Locations:
 
     async def _sites_known_at(self, site: str, meta_id: str) -> tuple[str, ...] | None:
         """The sites that another site reports; None if it cannot be reached."""
-        if self._node.address_of(site) is None or not self._node.snapshot().is_up(site):
+        if not self._node.channels.can_reach(site) or not self._node.snapshot().is_up(site):
             return None
         found = await _fetch(self._node, site, meta_id)
         sites = found.get("sites") if found else None
@@ -89,17 +86,18 @@ class Locations:
 
 async def local_id_at(node: Node, site: str, meta_id: str) -> str | None:
     """The local id of a replicant at another site; None if it has none, or cannot be reached."""
-    found = await _fetch(node, site, meta_id) if node.address_of(site) else None
+    found = await _fetch(node, site, meta_id) if node.channels.can_reach(site) else None
     local_id = found.get("local_id") if found else None
     return local_id if isinstance(local_id, str) else None
 
 
 async def _fetch(node: Node, site: str, meta_id: str) -> dict[str, Any] | None:
-    path, timeout = f"/{PATH}/{quote(meta_id)}", aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
-        async with node.peer_client.request(site, "GET", path, timeout=timeout) as response:
-            return await read_json_response(response, _MAX_BYTES) if response.status == 200 else {}
-    except (aiohttp.ClientError, TimeoutError, OSError):
+        status, body = await node.channels.request(
+            site, RequestKind.REPLICANT, meta_id.encode(), timeout_s=_TIMEOUT_S, most_bytes=_MAX_BYTES
+        )
+        return decode_json(body, dict[str, Any]) if status == 200 else {}
+    except (OSError, ValueError):
         return None
 
 

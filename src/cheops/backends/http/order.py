@@ -18,15 +18,16 @@ from cheops.backends.http.copies import Index
 from cheops.backends.http.ids import is_meta_id, meta_id_of, meta_ids_in
 from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import collection_of, prefixes
-from cheops.backends.http.payload import After, Request, decode_response
+from cheops.backends.http.payload import DELETE, After, Request, decode_response, request_of
 from cheops.backends.http.submission import sites_of
 from cheops.backends.protocol import BackendContext
 from cheops.bounded import BoundedMap
+from cheops.config.services import PUT
 from cheops.engine.events import Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.causality import covers
-from cheops.log.operation import OpId, Origin, Status
+from cheops.log.operation import Kind, Operation, OpId, Origin, Status
 from cheops.node.node import Node
 from cheops.text import in_words, printable, shortened
 
@@ -125,7 +126,12 @@ def has_run(replica: Replica, op: OpId) -> bool:
     return reply is not None and reply.status is Status.OK
 
 
-def is_settled(replica: Replica, before: After) -> bool:
+def must_wait(replica: Replica, before: After, own: Replica | None, id_: OpId) -> bool:
+    """Whether an operation of `own` comes after one of `replica` that may still run at this site."""
+    return not _is_settled(replica, before) and not (own and _is_forgotten(replica, before, own, id_))
+
+
+def _is_settled(replica: Replica, before: After) -> bool:
     """Whether a site has settled what an operation waits for."""
     if replica.history.site_list and not replica.is_involved:
         return True  # it has left that resource since: nothing of it will run here
@@ -133,7 +139,7 @@ def is_settled(replica: Replica, before: After) -> bool:
     return covers(replica.applied.settled, wanted)
 
 
-def is_forgotten(replica: Replica, before: After, own: Replica, id_: OpId) -> bool:
+def _is_forgotten(replica: Replica, before: After, own: Replica, id_: OpId) -> bool:
     """Whether what an operation of `own` waits for may have been deleted and forgotten everywhere since: a site with a
     new store runs old operations, and a resource may have been begun again."""
     wanted, known = [Origin(site, incarnation) for site, incarnation, _ in before.ops], replica.history.known
@@ -144,6 +150,24 @@ def is_forgotten(replica: Replica, before: After, own: Replica, id_: OpId) -> bo
         return False
     heard_ms = max((view.last_contact_ms or 0 for view in own.peers.values()), default=0)
     return heard_ms - op.stamp.time_ms > own.limits.tombstone_ms
+
+
+def creation_after(replica: Replica | None, id_: OpId | None) -> Operation | None:
+    """The PUT that creates what an operation changes a part of, and comes after it; None if there is none, or if it
+    must not run twice.
+
+    What is `PUT o`, `PUT o?tagging`, `PUT o` where it was made, is `PUT o?tagging`, `PUT o` at a site that has run none
+    of them, because the last one replaces the first. To run the last one before the part as well gives the same state,
+    whether it keeps the part or not."""
+    effective = replica.history.effective if replica else []
+    place = next((n for n, op in enumerate(effective) if op.id == id_), None)
+    if place is None or not effective[place].type.startswith((f"{PUT} ", f"{DELETE} ")):
+        return None
+    for op in effective[place + 1 :]:
+        if op.kind is Kind.NORMAL and op.type == PUT:
+            request = request_of(op.payload)
+            return op if request.named and request.binds and not request.exists else None
+    return None
 
 
 def at_site(site: str, befores: Iterable[After]) -> Iterable[After]:

@@ -33,6 +33,7 @@ from cheops.gateway.headers import CUT, NOTE, OPERATION, REPLICAS, Header, Heade
 from cheops.gateway.interfaces import Response, UpstreamError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, FileRef, Kind, Operation, OpId, Status
+from cheops.node.document_fetcher import fetch_outputs
 from cheops.node.node import Node
 
 _ACCEPTED_S = 5.0
@@ -128,21 +129,25 @@ async def wait_for_previous(node: Node, meta_id: str, op: OpId, preferences: Pre
     while True:
         replica = await node.pump.replica(meta_id)
         result = SubmissionResult(op, sites_of(replica), preferences.wait, unknown=_unknown_reason(replica, op))
-        for answer in _answers_in(replica, op):
+        for answer in await _answers_in(node, replica, op):
             result.take(answer)
         if result.is_enough or result.unknown or asyncio.get_running_loop().time() >= deadline_s:
             return result
         await asyncio.sleep(_LOOK_S)
 
 
-def _answers_in(replica: Replica, op: OpId) -> Iterator[Answer]:
-    """This site's reply counts as the decision; without one, that of the site that accepted the operation."""
+async def _answers_in(node: Node, replica: Replica, op: OpId) -> list[Answer]:
+    """This site's reply counts as the decision; without one, that of the site that accepted the operation, with the
+    response that is kept there."""
     first = replica.site if replica.replies.get(op, replica.site) else op.origin.site
-    for site in (first, *replica.sites):
-        reply = replica.replies.get(op, site)
-        if reply is not None:
-            stage = Stage.DECIDED if site == first else Stage.SITE
-            yield Answer("", stage, op, site, reply.status, reply.detail, reply.output, reply.timing)
+    replies = {site: reply for site in (first, *replica.sites) if (reply := replica.replies.get(op, site))}
+    decisive = replies.get(first)
+    outputs = await fetch_outputs(node, [decisive] if decisive else [])
+    answers = []
+    for site, reply in replies.items():
+        stage, output = Stage.DECIDED if site == first else Stage.SITE, outputs.get(reply, reply.output)
+        answers.append(Answer("", stage, op, site, reply.status, reply.detail, output, reply.timing))
+    return answers
 
 
 def _unknown_reason(replica: Replica, op: OpId) -> str | None:

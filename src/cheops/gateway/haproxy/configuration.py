@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from cheops.config.gateway import ForwardedHeaders
-from cheops.gateway.connection import UpstreamAddress
+from cheops.gateway.connection import PROBE_S, PROBES, SILENCE_S, UpstreamAddress
 from cheops.gateway.cors import ALLOW_ORIGIN, EXPOSE_HEADER
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.frontends import (
@@ -236,13 +236,17 @@ def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[
         yield f"  http-request add-header cheops-hop {escaped(encode_name(layout.here))}"
         yield f"  http-request add-header cheops-service {escaped(encode_name(peer.service))}"
         yield from _answered(layout, peer.site)
-        tls = ""
+        yield "  option srvtcpka"
+        yield f"  srvtcpka-idle {SILENCE_S}s"
+        yield f"  srvtcpka-intvl {PROBE_S}s"
+        yield f"  srvtcpka-cnt {PROBES}"
+        options = f" tcp-ut {SILENCE_S}s"
         if peer.host:
-            tls = (
+            options += (
                 f" ssl verify required ca-file {AUTHORITIES} crt {CERTIFICATE} verifyhost {peer.host} "
                 f"sni str({peer.host}) alpn http/1.1 ssl-min-ver TLSv1.3 no-ssl-reuse no-tls-tickets"
             )
-        yield from _servers(layout, haproxy_names.again_socket(peer.service), peer.address, tls)
+        yield from _servers(layout, haproxy_names.again_socket(peer.service), peer.address, options)
 
 
 def _without_credentials(names: tuple[str, ...]) -> Iterator[str]:
@@ -295,7 +299,7 @@ def _answered(layout: Layout, site: str) -> Iterator[str]:
         yield f'  http-response add-header {name.lower()} "{value}" if {is_shared}'
 
 
-def _servers(layout: Layout, again: str, address: UpstreamAddress | None, tls: str) -> Iterator[str]:
+def _servers(layout: Layout, again: str, address: UpstreamAddress | None, options: str) -> Iterator[str]:
     """Without an address, the agent alone."""
     if address is None:
         yield f"  server agent unix@{again} id 2 send-proxy"
@@ -303,7 +307,7 @@ def _servers(layout: Layout, again: str, address: UpstreamAddress | None, tls: s
     host = f"[{address.host}]" if ":" in address.host else address.host
     pool = f"pool-max-conn {layout.warm} pool-purge-delay {_ms(layout.warm_for_s)}"
     yield "  use-server first if TRUE"
-    yield f"  server first {host}:{address.port} id 1 init-addr last,libc,none {pool}{tls}"
+    yield f"  server first {host}:{address.port} id 1 init-addr last,libc,none {pool}{options}"
     yield f"  server agent unix@{again} id 2 send-proxy"
 
 

@@ -288,4 +288,5 @@ def peer_layout(peers: PeerGateways, keyring: "Keyring | None", service: str, si
         address = peers.address(site, service)
     except CheopsError:
         return None
+    address = replace(address, host=peers.host_names.address_of(address.host))
     return PeerLayout(service, site, address, keyring.host_of(site) if keyring else "")

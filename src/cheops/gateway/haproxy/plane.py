@@ -218,6 +218,7 @@ class HaproxyPlane:
             loop.create_task(self._map_updater.run(), name="flows"),
             loop.create_task(self._watch(), name="haproxy"),
             loop.create_task(self._senders.follow_addresses(_TICK_S), name="senders"),
+            loop.create_task(self._peers.host_names.run(), name="host names"),
         ]
 
     def give_up(self) -> None:

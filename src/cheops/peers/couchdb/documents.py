@@ -1,9 +1,10 @@
 """Documents as CouchDB has them: an id, one revision, and the body that the store's codec gives.
 
-A document of Cheops never changes, so it has one revision: `1-` and the first 32 digits of the SHA-256 of its
-body as JSON with sorted keys and no blanks, without its signature, which may come later. All sites compute the
-same revision, so a CouchDB between them never sees a conflict. A document from outside is accepted only if
-its id, its revision and its content agree, and it is of a kind that sites share.
+A document of Cheops never changes, so it has one revision: `1-` and the first 32 digits of the SHA-256 of its body as
+JSON with sorted keys and no blanks. Without its signature, which may come later, and without an output whose hash is in
+the body: not all sites have that. All sites compute the same revision, so a CouchDB between them never sees a conflict.
+A document from outside is accepted only if its id, its revision and its content agree, and it is of a kind that sites
+share.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from cheops.store import codec, interface
 from cheops.text import printable, shortened
 
 REVISION_PREFIX = "1-"  # of the only revision of a document
-_SIGNATURE = "signature"
+_SIGNATURE, _OUTPUT, _OUTPUT_HASH = "signature", "output", "output_hash"
 _KNOWN_MEMBERS = frozenset({"_id", "_rev", "_revisions"})
 
 
@@ -101,8 +102,9 @@ def _revision_of(document: Document, body: object) -> str:
 
 
 def _revision(content: object) -> str:
-    if isinstance(content, dict) and _SIGNATURE in content:
-        content = {name: value for name, value in content.items() if name != _SIGNATURE}
+    if isinstance(content, dict):
+        left_out = {_SIGNATURE, _OUTPUT} if content.get(_OUTPUT_HASH) else {_SIGNATURE}
+        content = {name: value for name, value in content.items() if name not in left_out}
     return REVISION_PREFIX + hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:32]
 
 

@@ -87,6 +87,7 @@ function replyOf(reply, op, id) {
     h("div", { class: "row" }, h("b", {}, h("bdi", {}, reply.site)), healthBadge(reply.status), h("span", { class: "muted small", title: full(reply.at) }, when, reply.replayed && " (in a replay)")),
     reply.detail && h("div", { class: "small wrap" }, reply.detail),
     reply.output && h("pre", { "aria-label": plural(reply.output.length, "character") }, reply.output),
+    reply.output_missing && h("p", {}, `Output not here: ${reply.output_missing}`),
     reply.status === "UNKNOWN" && h("div", {}, button("Resolve", () => resolveDialog(id, op.id, reply.site), "small")),
   );
 }
