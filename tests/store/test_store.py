@@ -1,7 +1,7 @@
 """What every store must do (see stores.py): keep, forget, find; its feed is in test_feed.py."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -346,6 +346,18 @@ def test_resources_are_counted_and_found_by_their_state(store: Store) -> None:
     assert store.in_states(["diverged", "converging"], after="r1", limit=1) == ("r3",)
     assert store.in_states(["diverged", "converging"], "R4") == ("r4",)
     assert store.in_states([]) == ()
+
+
+def test_a_resource_that_changes_its_state_meanwhile_is_found(store: Store) -> None:
+    store.commit([save(in_state("r", "converging"))])
+
+    class States(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            yield "converged"
+            store.commit([save(in_state("r", "converged"))])
+            yield "converging"
+
+    assert store.in_states(States(["converged", "converging"])) == ("r",)
 
 
 def test_one_commit_counts_what_is_left_in_the_end(store: Store) -> None:

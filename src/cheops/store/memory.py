@@ -168,8 +168,9 @@ class MemoryStore:
         self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
     ) -> tuple[str, ...]:
         self._check_open()
+        wanted = set(states)
         with self._lock:
-            found = {row.put.resource for row in self._rows.values() if row.put.state in set(states)}
+            found = {row.put.resource for row in self._rows.values() if row.put.state in wanted}
         return tuple(
             islice((one for one in self.search(text, site, after, len(self._by_resource)) if one in found), limit)
         )

@@ -237,12 +237,22 @@ SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = 
 AND (? = '' OR instr(lower(resource), ?)) ORDER BY resource LIMIT ?
 """
 _IN_STATE = """
-SELECT resource FROM documents WHERE state = ? AND resource > ? AND (? = '' OR instr(lower(resource), ?))
-AND (? IS NULL OR EXISTS (SELECT 1 FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?)
-                          AND resource = documents.resource))
-ORDER BY resource LIMIT ?
+SELECT * FROM (
+SELECT resource FROM documents WHERE state = {state} AND resource > ?1 AND (?2 = '' OR instr(lower(resource), ?2))
+AND (?3 IS NULL OR EXISTS (SELECT 1 FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?3)
+                           AND resource = documents.resource))
+ORDER BY resource LIMIT ?4)
 """
 _SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY site"
+
+
+def _in_states(number: int) -> str:
+    """One part per state, each of which reads the index in order: `state IN` would read all of them, and sort.
+
+    They are one statement, which sees one moment. With one statement per state, a resource that changed from the second
+    state to the first one in between was in neither result.
+    """
+    return " UNION ALL ".join(_IN_STATE.format(state=f"?{5 + n}") for n in range(number))
 
 
 class SQLiteStore:
@@ -406,10 +416,9 @@ class SQLiteStore:
     def in_states(
         self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
     ) -> tuple[str, ...]:
-        text = ascii_lower(text)
-        # One query per state, each of which reads the index in order: `state IN` would read all of them, and sort.
-        found = (self._rows(_IN_STATE, state, after, text, text, site, site, limit) for state in states)
-        return tuple(sorted(resource for rows in found for (resource,) in rows)[:limit])
+        values = (after, ascii_lower(text), site, limit, *states)
+        rows = self._rows(_in_states(len(states)), *values) if states else []
+        return tuple(sorted(resource for (resource,) in rows)[:limit])
 
     def due(self, by_ms: int, limit: int = 1000) -> tuple[str, ...]:
         statement = "SELECT resource FROM documents WHERE due_ms <= ? ORDER BY due_ms LIMIT ?"
