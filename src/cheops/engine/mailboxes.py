@@ -119,6 +119,7 @@ class Duties:
         # Replies that this site owes to every site of the resource, or to one of them: up to these numbers.
         self._to_all: dict[Origin, int] = {}
         self._to_one: dict[str, dict[Origin, int]] = {}
+        self._owed: dict[str, Vector] = {}  # both together, for the sites in `_to_one`; empty after a change
         self.unsent: set[str] = set()  # sites of which there is news that was not passed on yet
         self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when it is passed on, though not complete
         self._pull = RetryTimer(_PULL_DELAYS * limits.resend_ms, limits.resend_most_ms)
@@ -140,9 +141,14 @@ class Duties:
         """A site must get the replies of an origin up to this number from this one; `to` None: every site must."""
         owed = self._to_all if to is None else self._to_one.setdefault(to, {})
         owed[origin] = max(n, owed.get(origin, 0))
+        self._owed.clear()
 
     def owed_to(self, peer: str) -> Vector:
-        return joined(self._to_all, self._to_one[peer]) if peer in self._to_one else self._to_all
+        if peer not in self._to_one:
+            return self._to_all
+        if peer not in self._owed:  # every step asks for it, several times
+            self._owed[peer] = joined(self._to_all, self._to_one[peer])
+        return self._owed[peer]
 
     def owed_to_one(self, peer: str) -> Vector:
         """Those that a peer is to pass on."""
