@@ -91,6 +91,19 @@ def test_diverged_after_a_partial_error() -> None:
     assert "cheops repair n" in explain(lab, "a").conclusion
 
 
+def test_a_refusal_has_its_own_advice() -> None:
+    lab = lab_with(COUNTER)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.partition("a", "b")
+    lab.submit("a", "n", "inc 1")
+    lab.run()
+    lab.at("a", "n").peer("b").refuses = True
+    conclusion = explain(lab, "a").conclusion
+    assert conclusion.startswith("DIVERGED: b refuses operations that a has: 'cheops status' there says which, and why")
+    assert "cheops repair" not in conclusion
+
+
 def test_unknown_after_a_crash() -> None:
     lab = lab_with(COUNTER, reset=None, checkpoint=None)
     lab.submit("a", "n", "set 1")

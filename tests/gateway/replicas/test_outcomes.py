@@ -2,12 +2,16 @@
 
 import json
 
+import msgspec
 import pytest
 
 from cheops.backends.http.deletions import failed_part
-from cheops.backends.http.payload import result_of
+from cheops.backends.http.payload import KeptResponse, result_of
+from cheops.backends.http.request import Wait
 from cheops.backends.http.sender import ServiceReply
-from cheops.engine.events import Result
+from cheops.backends.http.submission import SubmissionResult, repeated_answer
+from cheops.engine.events import Answer, Result, Stage
+from cheops.log.operation import OpId, Origin, Status
 from tests.agent.rig import until
 from tests.gateway.replicas.conftest import MakeSites
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
@@ -70,6 +74,21 @@ def test_to_a_client_nothing_there_is_a_refusal(status: int) -> None:
 
 def fault(sites: Sites, site: str, **how: object) -> None:
     sites.direct(site, "PUT", "/_fault", how)
+
+
+def test_a_repeated_key_gets_the_status_alone_where_there_is_no_copy() -> None:
+    op = OpId(Origin("site1", "x"), 1)
+    kept = msgspec.json.encode(KeptResponse(status=201, text="secret")).decode()
+
+    def answered(status: Status, output: str, *, has_copy: bool = False) -> tuple[int, str] | None:
+        decided = Answer("", Stage.DECIDED, op, "site1", status, "", output)
+        found = repeated_answer(SubmissionResult(op, ("site1",), Wait.FIRST, decided=decided), has_copy=has_copy)
+        return (found.status, found.note) if found else None
+
+    assert answered(Status.OK, kept, has_copy=True) is None
+    assert answered(Status.OK, kept) == (201, "the response is not repeated: this site has no copy")
+    assert answered(Status.OK, "") == (200, "the response is not repeated: it is kept at site1 alone")
+    assert answered(Status.KO, "") is None
 
 
 def test_a_busy_service_is_asked_again(make_sites: MakeSites) -> None:

@@ -22,6 +22,7 @@ from cheops.api.views.operations import (
     vector_text,
 )
 from cheops.api.views.status import resource_verdict, sentence, word
+from cheops.engine import health, incarnation, tombstones
 from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, SiteStatus
@@ -344,4 +345,6 @@ def _remedy(replica: Replica, verdict: ResourceStatus) -> str:
             f". Check the application at {site}, then report whether {op} took effect: "
             f"cheops resolve {id_} --site {site} --op {op} --happened yes|no"
         )
+    if incarnation.doubt(replica) or tombstones.doubt(replica) or health.refusal(replica):
+        return ""  # the sentence says what to do
     return f". To make the sites equal again: cheops repair {id_}"

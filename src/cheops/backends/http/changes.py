@@ -37,7 +37,6 @@ from cheops.backends.http.payload import (
     check_request,
     command_of,
     credentials_of,
-    decode_response,
     end_to_end,
     is_json,
     operation_type,
@@ -59,6 +58,7 @@ from cheops.backends.http.submission import (
     Change,
     SubmissionResult,
     find_previous,
+    repeated_answer,
     response_to,
     sites_of,
     submit,
@@ -282,11 +282,7 @@ class ChangeHandler:
         """The response that the client gets instead of the one in the log; None if it gets that one."""
         if not is_repeated:  # with the secrets that the log does not have
             return self._backend.tickets.take_answer(answer_key(target.meta_id, str(result.op)))
-        kept = decode_response(result.decided.output or result.decided.detail) if result.decided else None
-        if kept is None or target.meta_id in self._backend.copies.index.copies:
-            return None  # see `_refuse_repetition`
-        # No service here can say whether the client that repeats a key may see what another one was answered.
-        return KeptResponse(status=kept.status, note="the response is not repeated: this site has no copy")
+        return repeated_answer(result, has_copy=target.meta_id in self._backend.copies.index.copies)
 
     @staticmethod
     def _check(service: ServiceConfig, head: RequestHead, target: Target, preferences: Preferences) -> None:

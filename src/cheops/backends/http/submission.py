@@ -272,6 +272,21 @@ def response_to(
     return _refused(kept, decided.detail, own)
 
 
+def repeated_answer(result: SubmissionResult, *, has_copy: bool) -> KeptResponse | None:
+    """The response to a client that repeats an Idempotency-Key, instead of the one in the log; None if it gets that
+    one. With a copy here, the service has said that the client may read the resource. Without one nobody can say
+    whether it may see what another client was answered, so it learns the status alone."""
+    decided = result.decided
+    if decided is None or has_copy:
+        return None
+    kept = decode_response(decided.output or decided.detail)
+    if kept is not None:
+        return KeptResponse(status=kept.status, note="the response is not repeated: this site has no copy")
+    if decided.status is not Status.OK:
+        return None
+    return KeptResponse(status=200, note=f"the response is not repeated: it is kept at {decided.site} alone")
+
+
 def _operation_headers(result: SubmissionResult, where: str) -> Headers:
     words = {site: answer.status.value for site, answer in result.answers.items() if answer.status}
     # What failed at its first site goes to no other one: nothing is pending there.
