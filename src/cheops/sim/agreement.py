@@ -78,6 +78,7 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
                 name in site_list
                 and name not in involved
                 and not (_is_apart(world, first, name) or _has_disputed_list(world, first))
+                and not (name in replicas and _has_forked_list(world, replicas[name]))
             ):
                 known = replicas[name].history.site_list if name in replicas else "nothing"
                 yield f"{name} is involved according to {involved[0]}, and knows {known}"
@@ -112,6 +113,15 @@ def _has_disputed_list(world: ByzantineWorld, replica: Replica) -> bool:
     """Whether a site has proof of two contents of the operation that set its list of sites, and says so."""
     listing = replica.history.site_list_op
     return listing is not None and listing.id in replica.proofs and _is_shown(world, replica)
+
+
+def _has_forked_list(world: ByzantineWorld, replica: Replica) -> bool:
+    """Whether the list of a site is one of two contents that the hostile site gave one operation, at honest sites that
+    have not compared them. Who may set the list can do that: see docs/limitations.md."""
+    listing = replica.history.site_list_op
+    if listing is None or listing.origin.site != world.hostile:
+        return False
+    return len(world.contents[replica.resource].get(listing.id, ())) > 1
 
 
 def _has_other_root(world: ByzantineWorld, replica: Replica, other: Replica) -> bool:
