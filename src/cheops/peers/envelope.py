@@ -277,6 +277,7 @@ def _message(part: _Part, documents: Sequence[Document | None], tables: OriginTa
         short = _short_form(bytes(part.short))
         origins = tables.read(short.names)
         bare = short_form.expanded(bare, short, origins, budgets.entries)
+    budgets.documents.spend(len(bare.reports))  # each has a signature to check
     if not (part.ops or part.replies or part.matrices):
         return bare
     named = len(part.ops) + len(part.matrices) + sum(len(places) for _, places in part.replies)
