@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from cheops.engine.documents import Message
 from cheops.engine.events import Received
 from cheops.engine.status import Overall
-from cheops.log.operation import Origin
+from cheops.log.operation import MAX_NUMBER, Origin
+from cheops.peers.envelope import pack, unpack
 from cheops.sim.apps import COUNTER
 from cheops.sim.scripted_world import Flight
 from tests.engine.lab import Lab
@@ -123,6 +124,24 @@ def test_a_report_of_a_site_that_never_took_part_is_ignored() -> None:
     stranger = replace(report, origin=Origin("x", "1"))
     lab.take("c", Received("a", replace(message, ops=(), replies=(), reports=(stranger,))))
     assert "x" not in lab.at("c", "n").peers
+
+
+def test_a_report_of_any_age_can_be_passed_on_further() -> None:
+    """For how long a hub has had a report is its own word, and not signed."""
+    lab = begun()
+    lab.submit("a", "n", "inc 1")
+    passed: list[Message] = []
+    lab.settle(lambda flight: passed.append(flight.message) if flight.peer == "c" else None)
+    message = next(one for one in passed if one.reports)
+    later = tuple(replace(one, number=one.number + 1) for one in message.reports)
+    oldest = (MAX_NUMBER,) * len(later)
+    lab.take("c", Received("a", replace(message, ops=(), replies=(), reports=later, ages=oldest)))
+    lab.pass_time(1_000)
+    lab.flights.clear()
+    lab.take("c", Received("d", Message("n", "1", pull=True)))
+    (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
+    assert {report.number for report in later} & {report.number for report in answer.reports}
+    assert unpack(pack("c", [answer])).refused == []
 
 
 def test_a_second_reply_to_an_operation_goes_to_all_sites_itself() -> None:
