@@ -144,6 +144,20 @@ def test_a_report_of_any_age_can_be_passed_on_further() -> None:
     assert unpack(pack("c", [answer])).refused == []
 
 
+def test_a_site_with_a_name_that_nobody_reads_does_not_spoil_what_the_hub_passes_on() -> None:
+    """The store of a site is named by the site itself, in each of its messages."""
+    lab = begun()
+    stolen = lab.nodes["c"].origin
+    said = Message("n", "1.\x00", known={stolen: 1}, number=10**13, for_others=True, signature="c2lnbmVk")
+    for message in unpack(pack("c", [said])).messages:
+        lab.take("a", Received("c", message))
+    lab.flights.clear()
+    lab.take("a", Received("d", Message("n", "1", pull=True)))
+    (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
+    assert "b" in {report.origin.site for report in answer.reports}
+    assert unpack(pack("a", [answer])).refused == []
+
+
 def test_a_second_reply_to_an_operation_goes_to_all_sites_itself() -> None:
     """Nobody expects it, so nobody would ask for it if the hub were gone."""
     lab = begun("abc")
