@@ -158,6 +158,21 @@ def test_a_site_with_a_name_that_nobody_reads_does_not_spoil_what_the_hub_passes
     assert unpack(pack("a", [answer])).refused == []
 
 
+def test_a_report_that_names_thousands_of_stores_is_not_passed_on() -> None:
+    """It would be sent to every site, by each hub, and packed between two heartbeats."""
+    lab = begun()
+    made_up = {Origin("c", f"{number:0900}"): 1 for number in range(1_000)}
+    said = Message(
+        "n", "1", known={lab.nodes["c"].origin: 1, **made_up}, number=10**13, for_others=True, signature="c2ln"
+    )
+    lab.take("a", Received("c", said))
+    lab.flights.clear()
+    lab.take("a", Received("d", Message("n", "1", pull=True)))
+    (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
+    assert {report.origin.site for report in answer.reports} == {"b"}
+    assert len(pack("a", [answer])) < 10_000
+
+
 def test_a_second_reply_to_an_operation_goes_to_all_sites_itself() -> None:
     """Nobody expects it, so nobody would ask for it if the hub were gone."""
     lab = begun("abc")
