@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from cheops.engine.documents import Message
 from cheops.engine.events import Received
 from cheops.engine.status import Overall
-from cheops.log.operation import Origin
+from cheops.log.operation import MAX_NUMBER, Origin
+from cheops.peers.envelope import pack, unpack
 from cheops.sim.apps import COUNTER
 from cheops.sim.scripted_world import Flight
 from tests.engine.lab import Lab
@@ -123,6 +124,53 @@ def test_a_report_of_a_site_that_never_took_part_is_ignored() -> None:
     stranger = replace(report, origin=Origin("x", "1"))
     lab.take("c", Received("a", replace(message, ops=(), replies=(), reports=(stranger,))))
     assert "x" not in lab.at("c", "n").peers
+
+
+def test_a_report_of_any_age_can_be_passed_on_further() -> None:
+    """For how long a hub has had a report is its own word, and not signed."""
+    lab = begun()
+    lab.submit("a", "n", "inc 1")
+    passed: list[Message] = []
+    lab.settle(lambda flight: passed.append(flight.message) if flight.peer == "c" else None)
+    message = next(one for one in passed if one.reports)
+    later = tuple(replace(one, number=one.number + 1) for one in message.reports)
+    oldest = (MAX_NUMBER,) * len(later)
+    lab.take("c", Received("a", replace(message, ops=(), replies=(), reports=later, ages=oldest)))
+    lab.pass_time(1_000)
+    lab.flights.clear()
+    lab.take("c", Received("d", Message("n", "1", pull=True)))
+    (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
+    assert {report.number for report in later} & {report.number for report in answer.reports}
+    assert unpack(pack("c", [answer])).refused == []
+
+
+def test_a_site_with_a_name_that_nobody_reads_does_not_spoil_what_the_hub_passes_on() -> None:
+    """The store of a site is named by the site itself, in each of its messages."""
+    lab = begun()
+    stolen = lab.nodes["c"].origin
+    said = Message("n", "1.\x00", known={stolen: 1}, number=10**13, for_others=True, signature="c2lnbmVk")
+    for message in unpack(pack("c", [said])).messages:
+        lab.take("a", Received("c", message))
+    lab.flights.clear()
+    lab.take("a", Received("d", Message("n", "1", pull=True)))
+    (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
+    assert "b" in {report.origin.site for report in answer.reports}
+    assert unpack(pack("a", [answer])).refused == []
+
+
+def test_a_report_that_names_thousands_of_stores_is_not_passed_on() -> None:
+    """It would be sent to every site, by each hub, and packed between two heartbeats."""
+    lab = begun()
+    made_up = {Origin("c", f"{number:0900}"): 1 for number in range(1_000)}
+    said = Message(
+        "n", "1", known={lab.nodes["c"].origin: 1, **made_up}, number=10**13, for_others=True, signature="c2ln"
+    )
+    lab.take("a", Received("c", said))
+    lab.flights.clear()
+    lab.take("a", Received("d", Message("n", "1", pull=True)))
+    (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
+    assert {report.origin.site for report in answer.reports} == {"b"}
+    assert len(pack("a", [answer])) < 10_000
 
 
 def test_a_second_reply_to_an_operation_goes_to_all_sites_itself() -> None:

@@ -1,11 +1,17 @@
 """Another site answers nonsense, deep JSON, or without end: whoever asked is told, and this agent goes on."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
 
+from cheops.node import document_fetcher
+from cheops.node.document_fetcher import fetch_documents
+from cheops.node.node import Node
 from cheops.peers.frames import Answer
 from cheops.peers.requests import RequestKind
 from cheops.peers.streams import IncomingRequest
@@ -86,3 +92,22 @@ def test_a_state_that_a_hostile_site_shows(rig: Rig, status: int, body: bytes) -
 def test_the_agent_met_nothing_unforeseen(rig: Rig) -> None:
     """Runs last: none of the above was a mistake in the log."""
     assert "Traceback" not in (rig.folder("here") / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"documents":[' + b"{}," * 1_000 + b"{}]}", b'{"documents":[{"_id":' + b"[" * 5_000, b'{"documents":[1]}', DEEP],
+    ids=["many", "deep-id", "number", "deep"],
+)
+def test_documents_that_nobody_asked_for_are_not_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at an operation makes this site ask others for its output."""
+    read: list[object] = []
+
+    class Channels:
+        async def request(self, *_args: object, **_more: object) -> tuple[int, bytes]:
+            return 200, body
+
+    node = SimpleNamespace(channels=Channels(), verifier=None)
+    monkeypatch.setattr(document_fetcher, "parse_document", read.append)
+    assert asyncio.run(fetch_documents(cast("Node", node), "thief", "n", ["reply/n/thief/1/1"])) == []
+    assert read == []

@@ -1,6 +1,7 @@
 """Reports that one site passes on for another: whose word they are."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -175,3 +176,51 @@ def test_a_reply_that_was_signed_before_outputs_had_hashes_is_taken_as_a_whole()
     old = wire.signed(replace(replied(wire), output_hash="", signature=""), "site2")
     (found,) = replies_taken(wire, node, old)
     assert (found.output, found.is_cut) == (OUTPUT, False)
+
+
+# -- what checking costs -----------------------------------------------------------------------------------------------
+
+
+def turns_during(check: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
+    """How often other tasks of the event loop get a turn while something is checked, and the result."""
+
+    async def run() -> tuple[int, Any]:
+        task, turns = asyncio.create_task(check), 0
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns, task.result()
+
+    return asyncio.run(run())
+
+
+def checked_signatures(wire: Wire, node: Node) -> int:
+    return wire._verifier(node)._verifier.checked
+
+
+def test_forged_reports_do_not_stop_the_agent_while_they_are_checked() -> None:
+    """Each costs its sender a hundred bytes, and the receiver a hundred microseconds."""
+    wire, node = make_wire()
+    message = passed_on(wire, lambda one: replace(one, digest="e"))
+    forged = replace(message, reports=message.reports * 400, ages=())
+    turns, (found,) = turns_during(wire._verifier(node).verify("site1", [forged]))
+    assert found.reports == ()
+    assert turns > 4
+    assert checked_signatures(wire, node) == 200, "a site that sends more wrong ones gets none of the others checked"
+
+
+def test_true_reports_do_not_stop_the_agent_while_they_are_checked() -> None:
+    wire, node = make_wire()
+    reports = [wire.with_report("site2", replace(SAID, number=n)).report_of("site2") for n in range(300)]
+    message = replace(passed_on(wire), reports=tuple(reports), ages=())
+    turns, (found,) = turns_during(wire._verifier(node).verify("site1", [message]))
+    assert len(found.reports) == 300
+    assert turns > 6
+
+
+def test_documents_that_are_refused_before_their_signature_do_not_stop_the_agent() -> None:
+    wire, node = make_wire()
+    replies = tuple(Reply("n", Origin("site2", "1"), n, OpId(A, 1), "inc", Status.OK) for n in range(1, 3_001))
+    turns, (found,) = turns_during(wire._verifier(node).verify("site1", [Message("n", "1", replies=replies)]))
+    assert found.replies == ()
+    assert turns > 6

@@ -57,7 +57,7 @@ counters = st.one_of(st.integers(0, 9), st.integers(0, MAX_COUNTER))
 flags = st.booleans()
 
 visible = names.map(lambda name: "".join("x" if is_invisible(one) else one for one in name))
-incarnations = visible.map(lambda name: name.replace("/", "-"))
+incarnations = st.from_regex(r"[!-.0-~]{1,20}", fullmatch=True)
 origins = st.builds(Origin, visible, incarnations)
 op_ids = st.builds(OpId, origins, ordinals)
 stamps = st.builds(Stamp, numbers, counters, origins)

@@ -1,6 +1,7 @@
 """One channel, both ends in one event loop: requests of either side, back-pressure, priorities, cuts and hostile peers."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -461,5 +462,114 @@ def test_frames_on_the_wire_are_few() -> None:
             with pytest.raises(BlockingIOError):
                 peer.recv(1)
             channel.abort("over")
+
+    asyncio.run(scene())
+
+
+@asynccontextmanager
+async def raw_peer(end: End) -> AsyncIterator[tuple[Channel, Callable[[bytes], Awaitable[None]]]]:
+    """A channel whose other side is a socket: it reads everything, and answers nothing but by the test."""
+    loop = asyncio.get_running_loop()
+    own, peer = socket.socketpair()
+    for sock in (own, peer):
+        sock.setblocking(False)
+    _, channel = await loop.create_connection(lambda: Channel("b", Peer(), end, is_opener=False), sock=own)
+
+    async def read_all() -> None:
+        while await loop.sock_recv(peer, 1024 * 1024):
+            pass
+
+    reading = asyncio.create_task(read_all())
+
+    async def send(data: bytes) -> None:
+        await loop.sock_sendall(peer, data)
+
+    try:
+        async with asyncio.timeout(60):
+            yield channel, send
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        channel.abort("the test is over")
+        peer.close()
+        await asyncio.sleep(0)
+
+
+def test_responses_that_the_other_side_does_not_let_go_do_not_pile_up() -> None:
+    """It reads, and answers no PING: so nothing that is not urgent may be written. It asks on and on."""
+
+    async def scene() -> None:
+        end = End("honest")
+
+        async def answer(request: IncomingRequest) -> None:
+            request.respond(Answer(200, b"x" * 50_000))
+
+        end.on_request = answer
+        async with raw_peer(end) as (channel, send):
+            for start in range(1, 40_001, 2_000):
+                await send(b"".join(request_frame(number) for number in range(start, start + 2_000, 2)))
+                await asyncio.sleep(0.001)
+            await send(request_frame(40_001, kind="heartbeat"))
+            await until(lambda: 40_001 in channel._outbox._bodies or not channel._handlers)
+            most = channels._MOST_STREAMS + channels._MOST_URGENT + channels._MOST_REFUSED
+            assert len(channel._outbox._bodies) <= most
+
+    asyncio.run(scene())
+
+
+def test_a_heartbeat_is_answered_while_there_are_too_many_other_requests() -> None:
+    """Or a site would count as down because others use it as a relay, or its gateway is busy."""
+
+    async def scene(a: Channel, _b: Channel, _one: End, other: End) -> None:
+        async def answer(request: IncomingRequest) -> None:
+            if request.opening.kind != "heartbeat":
+                await asyncio.Event().wait()
+            request.respond(Answer(200, b"alive"))
+
+        other.on_request = answer
+        asking = [
+            asyncio.create_task(a.request("show", b"", timeout_s=60, most_bytes=100))
+            for _ in range(channels._MOST_STREAMS + 1)
+        ]
+        await until(lambda: any(task.done() for task in asking))
+        assert await a.request("heartbeat", b"", timeout_s=30, most_bytes=100) == (200, b"alive")
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    play(scene)
+
+
+def test_one_way_requests_without_bytes_do_not_pile_up() -> None:
+    async def scene() -> None:
+        end = End("honest")
+        end.may_take.clear()
+        empty = [request_frame(n, b"", Flag.ONE_WAY | Flag.END, "messages") for n in range(1, 40_001, 2)]
+        async with raw_peer(end) as (channel, send):
+            with contextlib.suppress(ConnectionError):  # it is closed while the rest is sent
+                while channel.is_open:
+                    await send(b"".join(empty))
+                    await asyncio.sleep(0)
+                    assert len(channel._inbox._arrived) <= 50_000
+            assert end.problems == ["more one-way requests than there was credit for"]
+
+    asyncio.run(scene())
+
+
+def test_a_body_in_single_bytes_takes_no_more_memory_than_its_bytes() -> None:
+    async def scene() -> None:
+        end = End("honest")
+        bodies: list[Any] = []
+
+        async def hold(request: IncomingRequest) -> None:
+            bodies.append(request.body)
+            await asyncio.Event().wait()
+
+        end.on_request = hold
+        async with raw_peer(end) as (channel, send):
+            await send(request_frame(1, flags=0) + data_frame(1, 1) * 20_000)
+            await send(request_frame(3, flags=Flag.ONE_WAY, kind="messages") + data_frame(3, 1) * 20_000)
+            await until(lambda: bodies and bodies[0]._unread == 20_000 and channel._inbox._collected == 20_000)
+            assert len(bodies[0]._pieces) <= 2
 
     asyncio.run(scene())

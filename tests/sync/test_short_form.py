@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cheops.engine.documents import Message, Report
+from cheops.engine.documents import Document, Message, Report
 from cheops.log.operation import Applied, OpId, Origin, Reply, Status, Timing, hash_of_output
-from cheops.peers import short_form
+from cheops.peers import envelope
 from cheops.peers.envelope import EnvelopeError, compressed, pack, unpack
 from cheops.peers.origin_tables import OriginTables
+from cheops.store import codec
 
 ORIGINS = tuple(Origin(f"site{number}", f"{number:012x}") for number in range(1, 21))
 OP = OpId(ORIGINS[0], 7)
@@ -154,9 +155,9 @@ def test_lists_are_bounded() -> None:
 # -- what a hostile site may write -----------------------------------------------------------------------
 
 
-def changed(message: Message, change: Callable[[Any], None]) -> Any:
-    """The envelope of a message with a change in its part."""
-    tree = msgspec.msgpack.decode(pack("site1", [message]))
+def changed(message: Message, change: Callable[[Any], None], *others: Message) -> Any:
+    """The envelope of some messages with a change in the part of the first."""
+    tree = msgspec.msgpack.decode(pack("site1", [message, *others]))
     change(tree[2][0])
     return unpack(msgspec.msgpack.encode(tree))
 
@@ -188,12 +189,11 @@ GROUPS = 5  # in the short form
     ],
     ids=range(17),
 )
-def test_what_nobody_writes_is_refused(change: Callable[[Any], None]) -> None:
-    try:
-        found = changed(passed_on(), change)
-    except EnvelopeError:
-        return
-    assert (found.messages, len(found.refused)) == ([], 1)
+def test_what_nobody_writes_is_refused_and_costs_no_other_message(change: Callable[[Any], None]) -> None:
+    other = passed_on(digest="other")
+    found = changed(passed_on(), change, other)
+    assert [one.digest for one in found.messages] == ["other"]
+    assert len(found.refused) == 1
 
 
 def test_a_message_says_nothing_twice() -> None:
@@ -205,11 +205,75 @@ def test_a_message_says_nothing_twice() -> None:
 
 
 def test_few_bytes_cannot_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_form, "MOST_ENTRIES", 18 * (20 + 1))
+    monkeypatch.setattr(envelope, "MOST_ENTRIES", 18 * (20 + 1))
     body = pack("site1", [passed_on()])
     assert len(unpack(body).messages) == 1
     body = pack("site1", [passed_on(), passed_on()])
     assert (len(unpack(body).messages), len(unpack(body).refused)) == (1, 1)
+
+
+def bomb(documents: bytes = b"\x90", parts: bytes = b"\x90") -> bytes:
+    """An envelope of a few kilobytes that expands to many objects."""
+    return compressed(b"\x93\xa5site1" + documents + parts)
+
+
+def list_of(item: bytes, count: int) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + item * count
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bomb(documents=list_of(b"\xc4\x00", envelope.MOST_DOCUMENTS + 1)),
+        bomb(parts=list_of(b"\x91\xc0", envelope.MOST_MESSAGES + 1)),
+    ],
+    ids=["documents", "messages"],
+)
+def test_more_documents_and_messages_than_anybody_sends_are_not_even_read(body: bytes) -> None:
+    assert len(body) < 2_000
+    with pytest.raises(EnvelopeError, match="of length <="):
+        unpack(body)
+
+
+def test_one_document_is_not_named_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte that names a document costs the receiver all checks of it."""
+    monkeypatch.setattr(envelope, "MOST_DOCUMENTS", 100)
+    message = passed_on(replies=(reply(2), reply(3, detail="different")))
+
+    def repeat(part: Any) -> None:
+        part[2] = [[str(ORIGINS[2]), [0] * 60], [str(ORIGINS[3]), [1] * 60]]
+
+    def repeat_rows(part: Any) -> None:
+        part[ROWS].append([0, [1] * 100, [7] * 100, [0] * 100, [0] * 100, [b""] * 100, []])
+
+    for change in (repeat, repeat_rows):
+        found = changed(message, change, passed_on(replies=(reply(4),)))
+        assert [len(one.replies) for one in found.messages] == [1]
+        assert [one.reason for one in found.refused] == ["an envelope with more than 100 documents"]
+
+
+def test_documents_that_cannot_be_read_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    decode = codec.decode
+
+    def noted(raw: bytes) -> Document:
+        decoded.append(raw)
+        return decode(raw)
+
+    monkeypatch.setattr(codec, "decode", noted)
+    found = unpack(bomb(documents=list_of(b"\xc4\x00", 10_000)))
+    assert len(decoded) == 200
+    assert "too many" in found.refused[-1].reason
+
+
+def test_a_small_body_that_expands_is_a_large_one() -> None:
+    """Large ones are read in a thread: heartbeats do not wait for them."""
+    body = bomb(documents=list_of(b"\xc4\x00", 10_000))
+    assert len(body) < 1_000
+    assert envelope.is_larger(body, 20_000)
+    assert not envelope.is_larger(body, 21_000)
+    assert envelope.is_larger(b"\x93" * 20, 19)
+    assert not envelope.is_larger(b"\x93" * 20, 20)
 
 
 def test_large_replies_have_no_rows() -> None:

@@ -22,7 +22,7 @@ from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
 from cheops.engine.events import Verified
 from cheops.errors import CheopsError
-from cheops.node.document_fetcher import MOST_DOCUMENTS, DocumentRequest
+from cheops.node.document_fetcher import MOST_BYTES, MOST_DOCUMENTS, DocumentRequest
 from cheops.node.node import Node
 from cheops.peers.channel_requests import ChannelRequests
 from cheops.peers.client import decode_json
@@ -115,7 +115,8 @@ async def _documents(node: Node, peer: Peer, body: bytes) -> PeerResponse:
     # Only those that got them once: a policy that lets others pass operations on does not let them read.
     if peer.site is not None and peer.site not in {*sites_of(replica), *replica.history.ever_listed}:
         raise ForbiddenError(f"{peer.site} is not one of the sites of this resource", "site not involved")
-    found = await node.databases.shared_documents(wanted.resource, wanted.ids[:MOST_DOCUMENTS])
+    most_bytes = MOST_BYTES - 100  # without the rest of the response
+    found = await node.databases.shared_documents(wanted.resource, wanted.ids[:MOST_DOCUMENTS], most_bytes)
     return json_body({"documents": found})
 
 

@@ -176,7 +176,8 @@ def take_reports(replica: Replica, message: Message, is_current: Callable[[str, 
         replica.forget_incarnation(site, report.incarnation)
         view = replica.peer(site)
         said = without_more_of(replica.origin, report, replica.history.known, replica.replies.known)
-        heard_ms = now_ms - (message.ages[number] if number < len(message.ages) else 0)
+        # The age is the word of the sender: without the bound, others could not read it when this site passes it on.
+        heard_ms = max(0, now_ms - (message.ages[number] if number < len(message.ages) else 0))
         if view.observe_report(said, heard_ms):
             view.keep_report(report, heard_ms)
             contents.note_summary(replica, view, said)

@@ -14,11 +14,13 @@ from cheops.engine.documents import Message, PeerRecord, Piece, Progress, Report
 from cheops.engine.pieces import OutgoingSnapshot
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
-from cheops.log.operation import Origin, Reply, Stamp, Statement, seal_hash
+from cheops.log.operation import MAX_NAME_CHARACTERS, Origin, Reply, Stamp, Statement, seal_hash
 
 # Entries in the vectors of all peers that are saved. A document has a maximal size, and a hostile site may name any
 # number of origins. What is not saved is not known after the resource was unloaded, and is asked for again.
 _MOST_DIFFERENCES = 5_000
+# The names in a report that is passed on: each is sent to all sites. Those of 5,000 sites, say.
+_MOST_REPORT_CHARACTERS = 500_000
 _PATIENCE = 4  # questions or batches without an answer
 _BATCH_DELAYS = 4  # a batch has at least so many times as long as a single document until it counts as lost
 _MARGIN = 4  # and so many times as long as the last one took
@@ -190,8 +192,9 @@ class PeerProgress:
             self.resend.expire()
 
     def keep_report(self, report: Report, heard_ms: int) -> None:
-        """Keep a report that can be passed on, and when it was heard first."""
-        self.report, self.report_ms = report, heard_ms
+        """Keep a report that can be passed on, and when it was heard first. A hostile site may name any origins, so one
+        that is too large is not passed on: others ask that site itself."""
+        self.report, self.report_ms = None if _is_too_large(report) else report, heard_ms
 
     def observe_report(self, report: Report, heard_ms: int) -> bool:
         """Update the state of the peer from a report that another site has passed on, and had heard at this time; False
@@ -485,3 +488,11 @@ class SealRequest:
     def unanswered(self) -> set[str]:
         """The sites whose statement is missing; the own one is among them."""
         return {origin.site for origin in self.origins if origin not in self.statements}
+
+
+def _is_too_large(report: Report) -> bool:
+    vectors = (report.known, report.known_replies, report.settled)
+    most_each = 2 * MAX_NAME_CHARACTERS
+    if sum(map(len, vectors)) * most_each <= _MOST_REPORT_CHARACTERS:  # mostly, without a look at the names
+        return False
+    return sum(len(origin) for vector in vectors for origin in vector) > _MOST_REPORT_CHARACTERS

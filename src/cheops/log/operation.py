@@ -41,7 +41,8 @@ OUTPUT_HASH_BYTES = 12
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 OptionalName: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]  # may be empty
-Incarnation: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, pattern=r"^[^/]+\Z")]
+# Printable ASCII without blanks and slashes. Each is a part of an origin, and others must be able to read that one.
+Incarnation: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, pattern=r"^[!-.0-~]+\Z")]
 FileHash: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 OutputHash: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{24})?\Z")]  # may be empty, see `hash_of_output`
 # Only characters that JSON does not escape: the codec cuts the signature off the encoded bytes.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -14,13 +14,14 @@ from cheops.log.operation import Operation, Reply
 from cheops.peers.client import connection_problem, decode_json
 from cheops.peers.couchdb.documents import RefusedError, parse_document
 from cheops.peers.requests import RequestKind
-from cheops.store.codec import MAX_MESSAGE_BYTES, id_of
+from cheops.store.codec import id_of
 from cheops.text import in_words, printable
 
 if TYPE_CHECKING:
     from cheops.node.node import Node
 
 MOST_DOCUMENTS = 100  # in one request
+MOST_BYTES = 16 * 1024 * 1024  # in one response: as many documents as fit, and two of any size do
 _TIMEOUT_S = 30.0
 _OUTPUT_TIMEOUT_S = 5.0  # somebody waits
 _log = logging.getLogger(__name__)
@@ -32,21 +33,24 @@ class DocumentRequest(msgspec.Struct, frozen=True):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    documents: list[dict[str, Any]]
+    # Each is read by itself, when it is known that there are few: a site may answer with millions.
+    documents: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MOST_DOCUMENTS)]
 
 
 async def fetch_documents(
     node: "Node", site: str, resource: str, ids: Sequence[str], timeout_s: float = _TIMEOUT_S
 ) -> list[Document]:
-    """Those of these documents that a site has, verified like everything that comes from another site."""
+    """Those of these documents that a site has, or some of them, verified like everything that comes from another
+    site."""
     body = msgspec.json.encode(DocumentRequest(resource, list(ids)))
     try:
         status, content = await node.channels.request(
-            site, RequestKind.DOCUMENTS, body, timeout_s=timeout_s, most_bytes=MAX_MESSAGE_BYTES
+            site, RequestKind.DOCUMENTS, body, timeout_s=timeout_s, most_bytes=MOST_BYTES
         )
         if status != 200:
             raise ConnectionError(f"it responded with {status}")
-        documents = [parse_document(one)[0] for one in decode_json(content, _Found).documents]
+        found = decode_json(content, _Found).documents
+        documents = [parse_document(decode_json(bytes(one), dict[str, Any]))[0] for one in found]
         wanted = [one for one in documents if id_of(key_of(one)) in ids]
         signed = [one for one in wanted if isinstance(one, Operation | Reply)]
         bad = {id(one) for one in signed if document_objection(one)}

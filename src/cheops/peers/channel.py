@@ -36,7 +36,9 @@ from cheops.peers.streams import CancelledByPeerError, ChannelError, IncomingBod
 
 _WRITER_BYTES = 64 * 1024  # of a body that wait to be sent; beyond this its writer waits
 _MOST_UNHANDLED = 4 * 1024 * 1024  # bytes of one-way requests
-_MOST_STREAMS = 128  # requests of the other side at a time
+_MOST_STREAMS = 128  # requests of the other side at a time, until their responses are written
+_MOST_URGENT = 16  # heartbeats beyond these: a site that is busy is not down
+_MOST_REFUSED = 128  # refusals that wait to be written; beyond these a stream is cancelled, which stops reading in time
 _MOST_CONTROL = 1_000  # frames that wait; then this side reads no more
 _PING_TICKS, _DEAD_TICKS = 2, 5  # of silence, while something is waited for
 _STALLED_TICKS = 30  # while the other side reads nothing
@@ -337,7 +339,7 @@ class Channel(asyncio.Protocol):
     def _begin_request(self, frame: Frame) -> None:
         number = frame.number
         # Not in order: an urgent request overtakes others.
-        if number % 2 == self._next % 2 or number in self._handlers:
+        if number % 2 == self._next % 2 or number in self._handlers or self._outbox.has(number):
             raise FrameError(f"a request with the number {number}")
         self._was_used = True
         opening, end = frames.decode_opening(frame.payload), bool(frame.flags & Flag.END)
@@ -347,8 +349,14 @@ class Channel(asyncio.Protocol):
         body = IncomingBody(lambda amount: self._credit(number, amount))
         body.feed(opening.body, end=end)
         request = IncomingRequest(self, number, opening, body)
-        if len(self._handlers) >= _MOST_STREAMS:
-            request.respond(Answer(429, b"too many requests at a time"))
+        is_urgent = priority_of(opening.kind) is Priority.HEARTBEAT
+        unwritten = self._outbox.unwritten(number % 2)
+        open_streams = len(self._handlers.keys() | unwritten)
+        if open_streams >= _MOST_STREAMS + (_MOST_URGENT if is_urgent else 0):
+            if open_streams < _MOST_STREAMS + _MOST_URGENT + _MOST_REFUSED:
+                request.respond(Answer(429, b"too many requests at a time"))
+            else:
+                self._cancel(number, "too many requests at a time")
             return
         self._requests[number] = body
         self._handlers[number] = self._loop.create_task(self._answer(number, request))

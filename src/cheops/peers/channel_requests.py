@@ -11,21 +11,25 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from starlette.types import ASGIApp, Message, Scope
 
 from cheops.errors import CheopsError, ClientError
 from cheops.peers import links
 from cheops.peers.channel import Channel
-from cheops.peers.frames import Answer, HttpHead
+from cheops.peers.frames import HEAD_BODY_BYTES, Answer, HttpHead
 from cheops.peers.requests import AGENT_TUNNEL, FORMS, GATEWAY_TUNNEL, HTTP, RequestKind, error_body
 from cheops.peers.service import PeerService
-from cheops.peers.streams import ChannelError, IncomingRequest, TooLargeError
+from cheops.peers.streams import Carrier, ChannelError, IncomingRequest, TooLargeError
 from cheops.peers.tunnels import TunnelServer
 from cheops.security.refusals import RefusalLog
 
 _FILE_BYTES = 256 * 1024  # read at a time
 _RETRY_S = 0.5  # while this site can take nothing
+# Their responses are made in memory, and stay there until they are taken: few at a time for one site.
+_WITH_LARGE_RESPONSE = (RequestKind.DOCUMENTS,)
+_MOST_LARGE = 4
 _log = logging.getLogger(__name__)
 
 
@@ -37,6 +41,7 @@ class ChannelRequests:
         self._tunnels = tunnels
         self._refusal_log = refusal_log
         self._web = web
+        self._large: WeakKeyDictionary[Carrier, asyncio.Semaphore] = WeakKeyDictionary()  # their turns
 
     async def take(self, channel: Channel, kind: str, body: bytes) -> None:
         """Messages of a site's engine. Nothing is answered: its engine sends again what this site's does not
@@ -67,7 +72,10 @@ class ChannelRequests:
                 await self._tunnels.answer(request)
             elif kind == HTTP:
                 await self._pass_on(request, request.opening.http)
-            elif kind in FORMS:
+            elif kind in _WITH_LARGE_RESPONSE:
+                async with self._large.setdefault(channel, asyncio.Semaphore(_MOST_LARGE)):
+                    await self._handle(request, RequestKind(kind))
+            elif kind in FORMS and kind != RequestKind.MESSAGES:  # those are one-way
                 await self._handle(request, RequestKind(kind))
             else:
                 raise ClientError("agents have no such request", status=404)
@@ -81,10 +89,13 @@ class ChannelRequests:
         except TooLargeError as error:
             raise ClientError(str(error), status=413) from None
         response = await self._service.handle(request.channel.peer, kind, body)
-        if response.file is None:
-            request.respond(Answer(response.status, response.body))
-        else:
+        if response.file is not None:
             await _send_file(request, response.file)
+        elif len(response.body) <= HEAD_BODY_BYTES:
+            request.respond(Answer(response.status, response.body))
+        else:  # until the other side has taken it, this request goes on
+            request.respond(Answer(response.status), end=False)
+            await request.write(response.body, end=True)
 
     async def _pass_on(self, request: IncomingRequest, head: HttpHead | None) -> None:
         if head is None:

@@ -24,7 +24,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Origin, Reply
 from cheops.peers import short_form
 from cheops.peers.origin_tables import OriginTables, UnknownListError
-from cheops.peers.short_form import EntryBudget, ReplyRows, ShortForm
+from cheops.peers.short_form import MOST_ENTRIES, Budget, ReplyRows, ShortForm
 from cheops.store import codec
 from cheops.store.interface import CodecError
 from cheops.text import printable, shortened
@@ -40,26 +40,38 @@ class EnvelopeError(CheopsError):
     status = 400
 
 
-_Places = list[int]  # in the list of documents
+# A sender puts a fraction of these into one envelope (links.py, engine/settings.py). An item of one byte becomes an
+# object of a hundred, and zlib makes a thousand bytes of one: without limits a few kilobytes would fill the memory.
+MOST_DOCUMENTS = 50_000  # also of those that messages name: one document may be named many times
+MOST_MESSAGES = 1_000
+_MOST_REFUSED = 200  # documents that cannot be read: who sends more has read none of them, or is hostile
+_MOST_SHORT_BYTES = 8 * 1024 * 1024  # of the short form of one message
+
+_Places = Annotated[list[int], msgspec.Meta(max_length=MOST_DOCUMENTS)]  # in the list of documents
+_NONE = msgspec.Raw(b"\xc0")
 
 
 class _Part(msgspec.Struct, array_like=True):
     message: msgspec.Raw  # without its documents
     ops: _Places = []
-    replies: list[tuple[str, _Places]] = []
+    replies: Annotated[list[tuple[str, _Places]], msgspec.Meta(max_length=MOST_DOCUMENTS)] = []
     matrices: _Places = []
-    short: ShortForm | None = None
-    rows: list[ReplyRows] = []
+    short: msgspec.Raw = _NONE  # a ShortForm, or none
+    rows: Annotated[list[ReplyRows], msgspec.Meta(max_length=MOST_DOCUMENTS)] = []
 
 
 class _Envelope(msgspec.Struct, array_like=True):
+    """Its messages are read one by one: what is wrong with one of them costs no other, and each has its own limits."""
+
     site: Annotated[str, msgspec.Meta(max_length=128)]
-    documents: list[bytes]
-    parts: list[_Part]
+    documents: Annotated[list[bytes], msgspec.Meta(max_length=MOST_DOCUMENTS)]
+    parts: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MOST_MESSAGES)]
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Envelope)
+_part_decoder = msgspec.msgpack.Decoder(_Part)
+_short_decoder = msgspec.msgpack.Decoder(ShortForm)
 
 
 _COMPRESSED = (b"x", b"X")  # the first byte of zlib's form, by its window; that of an envelope is 0x93
@@ -104,11 +116,21 @@ def readable(body: bytes) -> bytes:
     return expanded
 
 
+def is_larger(body: bytes, most_bytes: int) -> bool:
+    """Whether an envelope has more bytes than this, also once it is expanded."""
+    if len(body) > most_bytes or not body.startswith(_COMPRESSED):
+        return len(body) > most_bytes
+    try:
+        return len(zlib.decompressobj(zdict=_WORDS).decompress(body, most_bytes + 1)) > most_bytes
+    except zlib.error:
+        return False  # `readable` refuses it
+
+
 def pack(site: str, messages: Iterable[Message], to: str = "", tables: OriginTables | None = None) -> bytes:
     """The envelope of these messages `to` a site; without its name, it may be for any. `tables` is what that site
     knows."""
     writer = _Writer(site, to, tables or OriginTables())
-    parts = [writer.part(message) for message in messages]
+    parts = [msgspec.Raw(_encoder.encode(writer.part(message))) for message in messages]
     return _encoder.encode(_Envelope(site, list(writer.places), parts))
 
 
@@ -139,7 +161,7 @@ class _Writer:
         alike = short_form.alike(self._replies_of(message))
         rows = [short_form.rows_below(first, self._place(first), others, places) for first, *others in alike if others]
         raw = msgspec.Raw(codec.pack_message(short_form.without_short(bare)))
-        return _Part(raw, ops, self._firsts(alike), matrices, short, rows)
+        return _Part(raw, ops, self._firsts(alike), matrices, msgspec.Raw(_encoder.encode(short)), rows)
 
     def _firsts(self, alike: Iterable[Sequence[Reply]]) -> list[tuple[str, _Places]]:
         """The first ones of these groups."""
@@ -190,20 +212,24 @@ def unpack(body: bytes, tables_of: TablesOf = lambda _sender: OriginTables()) ->
         raise EnvelopeError(f"not messages of a site: {printable(shortened(str(error), 300))}") from None
     refused: list[Refused] = []
     documents = [_document(raw, refused) for raw in read.documents]
-    messages, budget, tables, is_unknown = [], EntryBudget(), tables_of(read.site), False
+    if len(refused) >= _MOST_REFUSED:
+        refused.append(Refused("", "too many documents that cannot be read; no others were looked at"))
+    messages, budgets, tables, is_unknown = [], _Budgets(), tables_of(read.site), False
     if not read.documents and not read.parts:
         tables.forget_shown()
-    for part in read.parts:
+    for raw in read.parts:
         try:
-            messages.append(_message(part, documents, tables, budget))
+            messages.append(_message(_part_decoder.decode(raw), documents, tables, budgets))
         except UnknownListError:
             is_unknown = True
-        except (CodecError, ValueError) as error:
-            refused.append(Refused("", str(error)))
+        except (CodecError, ValueError, *_UNREADABLE) as error:
+            refused.append(Refused("", printable(shortened(str(error), 300))))
     return Unpacked(read.site, messages, refused, is_unknown)
 
 
 def _document(raw: bytes, refused: list[Refused]) -> Document | None:
+    if len(refused) >= _MOST_REFUSED:
+        return None
     try:
         document = codec.decode(raw)
     except CodecError as error:
@@ -233,17 +259,29 @@ def _name(raw: bytes) -> str:
     return printable(shortened(f"{claimed.doc}/{claimed.resource}/{claimed.origin}/{number}"))
 
 
-def _message(part: _Part, documents: Sequence[Document | None], tables: OriginTables, budget: EntryBudget) -> Message:
+class _Budgets:
+    """What all messages of an envelope may have together."""
+
+    def __init__(self) -> None:
+        self.entries = Budget(MOST_ENTRIES, "numbers in reports")
+        self.documents = Budget(MOST_DOCUMENTS, "documents")
+
+
+def _message(part: _Part, documents: Sequence[Document | None], tables: OriginTables, budgets: _Budgets) -> Message:
     """A message with its documents, as far as they are there; raises CodecError or ValueError."""
     bare = codec.unpack_message(bytes(part.message))
     if bare.ops or bare.replies or bare.matrices:
         raise CodecError("a message names its documents, and holds none")
     origins: tuple[Origin, ...] = ()
-    if part.short is not None:
-        origins = tables.read(part.short.names)
-        bare = short_form.expanded(bare, part.short, origins, budget)
+    if part.short != _NONE:
+        short = _short_form(bytes(part.short))
+        origins = tables.read(short.names)
+        bare = short_form.expanded(bare, short, origins, budgets.entries)
+    budgets.documents.spend(len(bare.reports))  # each has a signature to check
     if not (part.ops or part.replies or part.matrices):
         return bare
+    named = len(part.ops) + len(part.matrices) + sum(len(places) for _, places in part.replies)
+    budgets.documents.spend(named + sum(len(some.sites) for some in part.rows))
 
     def at(places: _Places) -> list[Document | None]:
         return [documents[place] if 0 <= place < len(documents) else None for place in places]
@@ -262,6 +300,12 @@ def _message(part: _Part, documents: Sequence[Document | None], tables: OriginTa
     if not holes and len(whole.ops) == len(ops) and len(whole.matrices) == len(matrices):
         return whole
     return _without_counts(whole, holes)
+
+
+def _short_form(raw: bytes) -> ShortForm:
+    if len(raw) > _MOST_SHORT_BYTES:
+        raise ValueError(f"a short form of more than {_MOST_SHORT_BYTES:,} bytes")
+    return _short_decoder.decode(raw)
 
 
 def _replies_in_rows(

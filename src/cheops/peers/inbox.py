@@ -11,6 +11,7 @@ from cheops.peers.frames import FrameError, Opening
 from cheops.peers.requests import FORMS, RequestKind
 
 _MOST_COLLECTED = 96 * 1024 * 1024  # bytes that are not handled: the largest request, and what the sender may be ahead
+_MOST_ARRIVED = 50_000  # requests that are not handled: an empty one has no bytes, and takes memory all the same
 _CREDIT_BYTES = 1024 * 1024  # reported at once
 
 Take = Callable[[str, bytes], Awaitable[None]]
@@ -21,8 +22,7 @@ class _OneWay:
     def __init__(self, number: int, kind: str) -> None:
         self.number = number
         self.kind = kind
-        self.pieces: list[bytes] = []
-        self.size = 0
+        self.body = bytearray()  # in one piece: a sender may cut it into single bytes
 
 
 class Inbox:
@@ -67,12 +67,11 @@ class Inbox:
         """More of the one that is not complete; raises FrameError."""
         request = self._arriving
         assert request is not None  # noqa: S101 - the caller has asked
-        request.pieces.append(piece)
-        request.size += len(piece)
+        request.body += piece
         self._collected += len(piece)
-        if request.size > FORMS[RequestKind(request.kind)].max_bytes:
+        if len(request.body) > FORMS[RequestKind(request.kind)].max_bytes:
             raise FrameError("a one-way request that is too large")
-        if self._collected > _MOST_COLLECTED:
+        if self._collected > _MOST_COLLECTED or len(self._arrived) >= _MOST_ARRIVED:
             raise FrameError("more one-way requests than there was credit for")
         if end:
             self._arriving = None
@@ -86,10 +85,10 @@ class Inbox:
             await self._has_arrived.wait()
             while self._arrived:
                 request = self._arrived[0]
-                await self._take(request.kind, b"".join(request.pieces))
+                await self._take(request.kind, bytes(request.body))
                 self._arrived.popleft()
-                self._collected -= request.size
-                self._handled += request.size
+                self._collected -= len(request.body)
+                self._handled += len(request.body)
                 if self._handled >= _CREDIT_BYTES:
                     self._grant(0, self._handled)
                     self._handled = 0

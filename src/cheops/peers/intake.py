@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 NOT_SIGNED, WRONG_SIGNATURE, UNKNOWN_KEY = "not signed", "wrong signature", "unknown key"
 FORGOTTEN_ORIGIN = "operation of a forgotten site"
 _PACE = 50  # signatures checked in a row before other tasks of the event loop get a turn
+_PACE_SEEN = 500  # likewise, documents that need no such check
 _MOST_WRONG = 200  # in one request; a sender of more has checked none of them, or is hostile
+
+_TOO_MANY_WRONG = Objection(WRONG_SIGNATURE, "too many documents of this request failed the check", later=True)
 
 IsInvolved = Callable[[str, str], Awaitable[bool]]  # a site, a resource
 ResourceProblem = Callable[[str, str], str | None]  # a type, a resource
@@ -60,6 +63,30 @@ class KeySource(Protocol):
     def get(self, site: str, key_id: str) -> "Identity | None": ...
 
     async def learn(self, wanted: Mapping[str, set[str]], sender: str) -> None: ...
+
+
+class _Progress:
+    """How far the check of one request is. Checking is pure computation, and the sender decides how much: without
+    pauses a large request would delay heartbeats."""
+
+    def __init__(self, verifier: signatures.Verifier) -> None:
+        self._verifier = verifier
+        self._checked = verifier.checked
+        self._seen = 0
+        self._wrong = 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether so much was wrong that the rest is not worth a look."""
+        return self._wrong >= _MOST_WRONG
+
+    async def note(self, problem: Objection | None) -> None:
+        """One more was checked."""
+        self._seen += 1
+        self._wrong += problem is not None
+        if self._seen >= _PACE_SEEN or self._verifier.checked - self._checked >= _PACE:
+            self._seen, self._checked = 0, self._verifier.checked
+            await asyncio.sleep(0)
 
 
 class DocumentVerifier:
@@ -92,28 +119,39 @@ class DocumentVerifier:
         reported = [one for message in messages for one in (*reports.own_report(message, sender), *message.reports)]
         bad = await self.objections(sender, documents, [*statements, *reported])
         messages = [without(message, bad) for message in messages] if bad else list(messages)
+        progress = _Progress(self._verifier)
         if reported:
-            messages = [self._with_true_reports(sender, message) for message in messages]
-        return [self._with_true_statements(sender, message) for message in messages] if statements else messages
+            messages = [await self._with_true_reports(sender, message, progress) for message in messages]
+        if statements:
+            messages = [await self._with_true_statements(sender, message, progress) for message in messages]
+        return messages
 
-    def _with_true_reports(self, sender: str, message: Message) -> Message:
+    async def _with_true_reports(self, sender: str, message: Message, progress: _Progress) -> Message:
         """A message without reports that their origins have not signed."""
         bad: set[int] = set()
         for number, report in enumerate((*reports.own_report(message, sender), *message.reports)):
-            content = reports.content_of(message.resource, report)
-            signature = _signature(report)
-            if problem := self._signature_objection(report, signature, content) or self._old_key(report, signature):
+            problem = _TOO_MANY_WRONG if progress.has_failed else self._report_objection(message.resource, report)
+            if problem is not None:
                 bad.add(number)
                 self._refusal_log.document(problem.reason, sender, _name(report), message.resource, problem.detail)
+            await progress.note(problem)
         return reports.without(message, sender, bad)
 
-    def _with_true_statements(self, sender: str, message: Message) -> Message:
+    def _report_objection(self, resource: str, report: Report) -> Objection | None:
+        signature, content = _signature(report), reports.content_of(resource, report)
+        return self._signature_objection(report, signature, content) or self._old_key(report, signature)
+
+    async def _with_true_statements(self, sender: str, message: Message, progress: _Progress) -> Message:
         """A message without statements that their origins have not signed: a seal with one of them would be refused."""
-        problems = [(one, self._signature_objection(one, _signature(one))) for one in message.statements]
-        for one, problem in problems:
-            if problem is not None:
+        true = []
+        for one in message.statements:
+            problem = _TOO_MANY_WRONG if progress.has_failed else self._signature_objection(one, _signature(one))
+            if problem is None:
+                true.append(one)
+            else:
                 self._count(sender, one, problem)
-        return replace(message, statements=tuple(one for one, problem in problems if problem is None))
+            await progress.note(problem)
+        return replace(message, statements=tuple(true))
 
     async def objections(
         self, sender: str, documents: Sequence[SignedDocument], others: Sequence[Statement | Report] = ()
@@ -125,23 +163,15 @@ class DocumentVerifier:
         signed = [*documents, *stated]
         await self._keys.learn(self._missing_keys(signed, [*read, *map(_signature, stated)]), sender)
         objections: dict[int, Objection] = {}
-        checked = self._verifier.checked
+        progress = _Progress(self._verifier)
         for document, signature in zip(documents, read, strict=True):
-            if len(objections) >= _MOST_WRONG:
-                problem: Objection | None = Objection(
-                    WRONG_SIGNATURE, "too many documents of this request failed the check", True
-                )
-            else:
-                problem = self._objection(document, signature)
-                if problem is None and (member := self._member_of(document.origin.site)) is not None:
-                    problem = await self._objection_to_forgotten(sender, document, member)
+            problem = _TOO_MANY_WRONG if progress.has_failed else self._objection(document, signature)
+            if problem is None and (member := self._member_of(document.origin.site)) is not None:
+                problem = await self._objection_to_forgotten(sender, document, member)
             if problem is not None:
                 objections[id(document)] = problem
                 self._count(sender, document, problem)
-            # Checking is pure computation; without a pause a large message would delay heartbeats.
-            if self._verifier.checked - checked >= _PACE:
-                checked = self._verifier.checked
-                await asyncio.sleep(0)
+            await progress.note(problem)
         return objections
 
     def _count(self, sender: str, document: SignedDocument | Statement, problem: Objection) -> None:

@@ -21,13 +21,23 @@ from cheops.backoff import Backoff
 from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message, size_of
 from cheops.peers.client import connection_problem
-from cheops.peers.envelope import EnvelopeError, Refused, Unpacked, compressed, pack, unpack
+from cheops.peers.envelope import EnvelopeError, Refused, Unpacked, compressed, is_larger, pack, unpack
 from cheops.peers.origin_tables import OriginTables
 from cheops.peers.requests import RequestKind
 from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.text import printable, shortened
 
-__all__ = ["INVALID", "LARGE_BYTES", "EnvelopeError", "PeerLinks", "Refused", "Unpacked", "pack", "unpack"]
+__all__ = [
+    "INVALID",
+    "LARGE_BYTES",
+    "EnvelopeError",
+    "PeerLinks",
+    "Refused",
+    "Unpacked",
+    "is_larger",
+    "pack",
+    "unpack",
+]
 
 MESSAGES_PATH = f"peer/{RequestKind.MESSAGES}"  # below the address of an agent
 INVALID = "invalid document"  # the reason of a refusal

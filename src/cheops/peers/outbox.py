@@ -78,6 +78,10 @@ class Outbox:
         """How many wait: the other side causes them, so a channel must stop reading when there are too many."""
         return len(self._control)
 
+    def unwritten(self, parity: int) -> list[int]:
+        """The streams with odd or even numbers of which something is still to be written."""
+        return [number for number in self._bodies if number % 2 == parity]
+
     def put_head(  # noqa: PLR0913 - a frame and how it goes
         self, kind: FrameKind, number: int, payload: bytes, priority: Priority, *, end: bool, one_way: bool = False
     ) -> None:
@@ -100,6 +104,10 @@ class Outbox:
             body.pieces.append(memoryview(data))
             body.waiting += len(data)
         self._update(body)
+
+    def has(self, number: int) -> bool:
+        """Whether something of a stream is still to be written."""
+        return number in self._bodies
 
     def waiting(self, number: int) -> int:
         """The bytes of a body that are not taken yet."""

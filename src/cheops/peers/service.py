@@ -108,7 +108,7 @@ class PeerService:
         def tables_of(claimed: str) -> OriginTables:
             return self._site.links.tables(claimed if peer.site is None else peer.site)
 
-        is_large = len(body) > links.LARGE_BYTES
+        is_large = links.is_larger(body, links.LARGE_BYTES)
         unpacked = await asyncio.to_thread(links.unpack, body, tables_of) if is_large else links.unpack(body, tables_of)
         sender, messages, refused = unpacked.site, unpacked.messages, unpacked.refused
         if peer.site not in (None, sender):

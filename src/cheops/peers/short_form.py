@@ -82,7 +82,7 @@ class ShortForm(Struct, array_like=True):
     known_replies: _Values
     replies_after: _Values
     settled: _Values
-    reports: list[ReportGroup] = []
+    reports: Annotated[list[ReportGroup], Meta(max_length=MAX_SITES)] = []
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -201,19 +201,21 @@ def rows_below(one: Reply, like: int, others: Sequence[Reply], places: Mapping[O
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-class EntryBudget:
-    """How many entries the vectors of reports may still have."""
+class Budget:
+    """How much of something an envelope may still have."""
 
-    def __init__(self) -> None:
-        self._left = MOST_ENTRIES
+    def __init__(self, most: int, what: str) -> None:
+        self._left = self._most = most
+        self._what = what
 
-    def spend(self, entries: int) -> None:
-        self._left -= entries
-        if self._left < 0:
-            raise ValueError(f"reports with more than {MOST_ENTRIES:,} numbers")
+    def spend(self, amount: int) -> None:
+        """Raises ValueError if that is more than is left."""
+        if amount > self._left:
+            raise ValueError(f"an envelope with more than {self._most:,} {self._what}")
+        self._left -= amount
 
 
-def expanded(rest: Message, short: ShortForm, origins: Sequence[Origin], budget: EntryBudget) -> Message:
+def expanded(rest: Message, short: ShortForm, origins: Sequence[Origin], budget: Budget) -> Message:
     """The whole message; raises ValueError."""
     if rest.known or rest.known_replies or rest.replies_after or rest.settled or (rest.reports and short.reports):
         raise ValueError("a message says something twice")
@@ -240,7 +242,7 @@ def _vector(values: Sequence[int], origins: Sequence[Origin]) -> dict[Origin, in
     return {origins[place]: value - 1 for place, value in enumerate(values) if value}
 
 
-def _reports(group: ReportGroup, origins: Sequence[Origin], budget: EntryBudget) -> list[tuple[Report, int]]:
+def _reports(group: ReportGroup, origins: Sequence[Origin], budget: Budget) -> list[tuple[Report, int]]:
     rows = len(group.sites)
     signatures = group.signatures or [""] * rows
     if not rows == len(group.numbers) == len(group.ages) == len(group.changes) == len(signatures):

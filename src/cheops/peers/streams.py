@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
-from cheops.peers.frames import HEAD_BODY_BYTES, WINDOW_BYTES, Answer, FrameError, Opening
+from cheops.peers.frames import HEAD_BODY_BYTES, PIECE_BYTES, WINDOW_BYTES, Answer, FrameError, Opening
 from cheops.peers.requests import Peer
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -58,7 +58,9 @@ class IncomingBody:
         self._unread += len(piece)
         if self._unread + self._taken > WINDOW_BYTES + HEAD_BODY_BYTES:
             raise FrameError("more of a body than there was credit for")
-        if piece:
+        if self._pieces and len(self._pieces[-1]) + len(piece) <= PIECE_BYTES:
+            self._pieces[-1] += piece  # a sender may cut a body into single bytes, and each object takes fifty
+        elif piece:
             self._pieces.append(piece)
         self._is_complete = end
         self._wake()
@@ -103,13 +105,12 @@ class IncomingBody:
             if len(body) > most_bytes:
                 raise TooLargeError(f"a body of more than {most_bytes:,} bytes")
             return body
-        parts, size = [], 0
+        whole = bytearray()
         async for piece in self:
-            size += len(piece)
-            if size > most_bytes:
+            whole += piece
+            if len(whole) > most_bytes:
                 raise TooLargeError(f"a body of more than {most_bytes:,} bytes")
-            parts.append(piece)
-        return b"".join(parts)
+        return bytes(whole)
 
 
 class Response:

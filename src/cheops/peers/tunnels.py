@@ -7,12 +7,16 @@ relay neither reads nor changes what it passes on.
     gateway of site1 -> 127.0.0.1:p -> agent of site1 ~~channel~~> agent of site3 -> gateway of site3
     agent of site1 ~~channel~~> agent of site2 ~~channel~~> agent of site3 -> its own address
 
-A relay passes on to a site only through a channel of its own that is direct: at most one hop.
+A relay passes on to a site only through a channel of its own that is direct: at most one hop. There its tunnels are
+requests of the relay, which are limited; so it lets no site open so many that its own requests would be refused.
 """
 
 import asyncio
 import contextlib
 import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -21,12 +25,16 @@ from cheops.config.address import Address
 from cheops.errors import ClientError
 from cheops.peers.channel import Channel
 from cheops.peers.frames import Answer, Opening
-from cheops.peers.requests import AGENT_TUNNEL, GATEWAY_TUNNEL
+from cheops.peers.requests import AGENT_TUNNEL, GATEWAY_TUNNEL, PeerRefusedError
 from cheops.peers.streams import IncomingBody, IncomingRequest, Write
+from cheops.security.refusals import RateLimiter
 from cheops.text import printable, shortened
 
 _READ_BYTES = 64 * 1024
 _CONNECT_S = 3.0
+_MOST_OF_PAIR = 4  # tunnels that one site has relayed to another one: it needs one, and one that takes its place
+_MOST_TO_SITE = 64  # tunnels to one site, of all others: half of the requests that it takes of this one
+_RELAYS_EACH_S, _RELAYS_AT_ONCE = 5.0, 50.0  # that one site may begin
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # nosec B104 - where to connect, not to listen
 _log = logging.getLogger(__name__)
 
@@ -58,6 +66,8 @@ class TunnelServer:
         self._own = own
         self._ends = ends
         self._channels = channels
+        self._relayed: Counter[tuple[str, str]] = Counter()  # tunnels, by the site that asked and the one at the end
+        self._limiter = RateLimiter(_RELAYS_EACH_S, _RELAYS_AT_ONCE, time.monotonic)
 
     async def answer(self, request: IncomingRequest) -> None:
         """Raises ClientError, and ChannelError if the other side is gone."""
@@ -90,7 +100,28 @@ class TunnelServer:
         if channel is None or channel.via or target == request.channel.site:
             about = printable(shortened(target))
             raise ClientError(f"{self._own} has no channel of its own to '{about}'", status=503)
+        with self._counted(request.channel.site, target):
+            await self._carry(request, channel)
 
+    @contextlib.contextmanager
+    def _counted(self, asker: str, target: str) -> Iterator[None]:
+        """Count a tunnel that is relayed while it lasts; raises PeerRefusedError if there are too many."""
+        pair = (asker, target)
+        to_target = sum(count for (_, end), count in self._relayed.items() if end == target)
+        if self._relayed[pair] >= _MOST_OF_PAIR or to_target >= _MOST_TO_SITE:
+            raise PeerRefusedError("too many relayed connections", "too many relayed connections", 429, 1.0)
+        if wait_s := self._limiter.take(asker):
+            raise PeerRefusedError("too many relayed connections", "too many relayed connections", 429, wait_s)
+        self._relayed[pair] += 1
+        try:
+            yield
+        finally:
+            self._relayed[pair] -= 1
+            if not self._relayed[pair]:
+                del self._relayed[pair]
+
+    @staticmethod
+    async def _carry(request: IncomingRequest, channel: Channel) -> None:
         async def send(write: Write) -> None:
             async for piece in request.body:
                 await write(piece)

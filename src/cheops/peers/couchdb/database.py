@@ -294,10 +294,20 @@ class Databases:
         """End every wait, so that the server can stop."""
         self.signal.close()
 
-    async def shared_documents(self, resource: str, ids: Sequence[str]) -> list[msgspec.Raw]:
-        """Those of these documents that are here and belong to a resource."""
-        own = [id_ for id_ in ids if (key := shared_key(id_)) is not None and codec.resource_of(key) == resource]
-        return [one.as_couch() for one in (await self.call(_read_documents, self.store, own)).values()]
+    async def shared_documents(self, resource: str, ids: Sequence[str], most_bytes: int) -> list[msgspec.Raw]:
+        """Those of these documents that are here and belong to a resource: the first ones, up to this size."""
+        found: list[msgspec.Raw] = []
+        size = 0
+        for id_ in dict.fromkeys(ids):
+            if (key := shared_key(id_)) is None or codec.resource_of(key) != resource:
+                continue
+            for one in (await self.call(_read_documents, self.store, [id_])).values():
+                raw = one.as_couch()
+                size += len(bytes(raw)) + 1
+                if size > most_bytes:
+                    return found
+                found.append(raw)
+        return found
 
     def write_note(self, database: str, id_: str, content: dict[str, Any]) -> str:
         with self._note_lock:
