@@ -238,6 +238,26 @@ def test_a_pause_of_our_own_is_no_evidence_against_others() -> None:
     assert events == [PeerUp("b", "1")]
 
 
+def test_a_period_does_not_look_at_all_sites_that_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the work of a mesh would grow with the square of its sites."""
+    world = World()
+    names = settled(world, 40)
+    world.run(30)
+    mesh, looked = world.mesh(names[0]), []
+    assert len(mesh.up) > 20
+    assess_site = mesh._assess
+
+    def counted(site: str, now_ms: float) -> Any:
+        looked.append(site)
+        return assess_site(site, now_ms)
+
+    monkeypatch.setattr(mesh, "_assess", counted)
+    now = world.at(names[0])
+    probes, _ = mesh.tick(Now(now.mono_ms + 1.1 * PERIOD_MS, now.wall_ms + 1.1 * PERIOD_MS), lambda most: most - 1)
+    assert probes
+    assert len(looked) <= 8, "a few for the random probes"
+
+
 def test_what_nobody_says_anything_of_fails_by_itself() -> None:
     mesh = Mesh(entry("a"), {"b": "https://b.example"}, Now(0, 0))
     for second in range(40):

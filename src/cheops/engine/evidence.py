@@ -15,7 +15,7 @@ Without either, nothing is known: silence is no evidence that a site lacks somet
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cheops.engine.replica import Replica
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
@@ -30,9 +30,9 @@ class Presence(StrEnum):
     NOT_KNOWN = "not known"  # since `since_ms`
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: every step makes one for each site, and a frozen one takes three times as long
 class Evidence:
-    """Of one site, about one resource. Made for one look: it does not follow later changes."""
+    """Of one site, about one resource. Made for one look: it does not follow later changes, and nobody changes it."""
 
     replica: Replica
     site: str
@@ -165,13 +165,18 @@ def evidence_of(replica: Replica, site: str) -> Evidence:
     )
 
 
+@lru_cache(maxsize=4_096)  # every step asks for that of each site
+def _origin(site: str, incarnation: str) -> Origin:
+    return Origin(site, incarnation)
+
+
 def origin_of(replica: Replica, site: str) -> Origin | None:
     """A site with its present store, as far as is known. Of several that nobody has met, none can be told apart."""
     if site == replica.site:
         return replica.origin
     view, store = replica.peers.get(site), replica.met.get(site)
     if view is not None and view.incarnation and store in (None, store_of(view.incarnation)):
-        return Origin(site, view.incarnation)
+        return _origin(site, view.incarnation)
     seen = {one for one in (*replica.history.known, *replica.replies.known) if one.site == site}
     if store is not None:
         return max((one for one in seen if one.store == store), key=_generation, default=Origin(site, store))

@@ -190,8 +190,11 @@ def awaited(replica: Replica) -> list[str]:
     """The sites that are not known to have settled everything, or to have replied."""
     if not replica.is_involved:
         return []
-    missing = [site for site in replica.sites if site != replica.site and replica.awaits(site)]
-    return missing + [site for site in replica.targets() if site not in replica.sites]  # not known to have left
+    sites = replica.sites
+    missing = [site for site in sites if site != replica.site and replica.awaits(site)]
+    if replica.history.ever_listed.issubset(replica.history.site_list):  # the usual case: nobody has left
+        return missing
+    return missing + [site for site in replica.targets() if site not in sites]  # not known to have left
 
 
 def pull(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None:

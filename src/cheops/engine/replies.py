@@ -115,6 +115,8 @@ class Replies:
 
     def prefer(self, store: Origin) -> None:
         """This is now known to be the present store of its site: its replies may have come before that was known."""
+        if store.site not in self._by_site:  # the usual case: most sites have nothing to do with the resource
+            return
         for origin in [origin for origin in self._by_origin if origin.shares_store(store)]:
             for reply in self.of_origin(origin):
                 self._note_operations(reply)

@@ -47,7 +47,7 @@ _OPEN_S = 5.0  # to open a channel
 _DIRECT_S = 1.5  # until a relay is tried beside the direct way, which may just be slow
 # Beyond so many channels the ones that rest are closed; those used last stay. In a mesh of 1,000 sites heartbeats to
 # random sites, and theirs, open some four a second: so an agent with few neighbours has 40 at most.
-_MOST_RESTING = 24
+_MOST_RESTING = 20
 _MOST = 1_024  # channels that others have opened
 _MOST_OF_ONE = 4  # of one site, with those that are about to end
 _REST_TICKS = 1  # without a stream

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from heapq import nsmallest
-from math import hypot
+from math import hypot, inf
 from typing import NamedTuple
 
 from cheops.peers.heartbeat import LEAST_HEIGHT_MS, MAX_MS, Coordinate, Pair, SitePosition
@@ -151,6 +151,7 @@ class Distances:
         self._settings = settings
         self._rows: dict[str, dict[str, _Measured]] = {own: {}}
         self._places: dict[str, _Placed] = {own: _Placed(Coordinate(), 0, 0.0)}
+        self._shown: Coordinate | None = None
         self._announced: dict[str, float] = {}
         self._row_end_ms = 0.0  # what is further away than this is not announced, once the row is full
         self._pair_news: GossipQueue[tuple[str, str]] = GossipQueue(_NEWS)
@@ -160,38 +161,59 @@ class Distances:
     def coordinate(self) -> Coordinate:
         return self._places[self._own].coordinate
 
+    @property
+    def shown_coordinate(self) -> Coordinate:
+        """As heartbeats carry it."""
+        if self._shown is None:
+            self._shown = rounded(self.coordinate)
+        return self._shown
+
     def measured(self, peer: str, rtt_ms: float, place: Coordinate, beat: int, now_ms: float) -> None:
         """An own measurement, smoothed, and the place that the peer says it has."""
         rtt_ms = round(rtt_ms, 3)
         self._rows[self._own][peer] = _Measured(rtt_ms, beat, now_ms)
         coordinate = moved(self.coordinate, place, rtt_ms, f"{self._own}\0{peer}")
         self._places[self._own] = _Placed(coordinate, beat, now_ms)
+        self._shown = None
         announced_ms = self._announced.get(peer)
         in_row = rtt_ms <= self._row_end_ms or len(self._announced) < self._settings.row_size
         if in_row and (announced_ms is None or abs(rtt_ms - announced_ms) > _CHANGE * announced_ms):
             self._announce(peer, rtt_ms)
 
     def take_pairs(
-        self, pairs: Iterable[Pair], known: Container[str], beat_of: Callable[[str], int], now_ms: float
+        self,
+        pairs: Iterable[Pair],
+        known: Container[str],
+        beat_of: Callable[[str], int],
+        now_ms: float,
+        latest: float = inf,
     ) -> None:
-        """What others measured. A row keeps at most twice the size that its site should announce."""
+        """What others measured, up to the `latest` possible beat. A row keeps at most twice the size that its site
+        should announce."""
+        own, rows = self._own, self._rows
         for one, other, rtt_ms, beat in pairs:
+            row = rows.get(one)
+            if row is not None and (before := row.get(other)) is not None and before.beat >= beat:
+                continue  # the usual case: several sites bring the same
             # No other site may announce what this one measured, nor sites that are not in the catalogue.
-            if one in (self._own, other) or one not in known or other not in known:
+            if one in (own, other) or one not in known or other not in known or beat > latest:
                 continue
-            row = self._rows.setdefault(one, {})
-            if other in row and row[other].beat >= beat:
-                continue
+            if row is None:
+                row = rows[one] = {}
             # The age by beats of the site that measured it, which are its wall time: it need not agree with ours.
             row[other] = _Measured(rtt_ms, beat, now_ms - max(beat_of(one) - beat, 0))
             if len(row) > 2 * self._settings.row_size:
-                del row[min(row, key=lambda name: row[name].beat)]
+                _drop_oldest(row)
             self._pair_news.add((one, other), _REPEATS)
 
-    def take_places(self, places: Iterable[SitePosition], known: Container[str], now_ms: float) -> None:
+    def take_places(
+        self, places: Iterable[SitePosition], known: Container[str], now_ms: float, latest: float = inf
+    ) -> None:
         for site, beat, coordinate in places:
             before = self._places.get(site)
-            if site == self._own or site not in known or (before is not None and before.beat >= beat):
+            if before is not None and before.beat >= beat:
+                continue  # the usual case
+            if site == self._own or site not in known or beat > latest:
                 continue
             if before is None or self._is_elsewhere(before, beat, coordinate):
                 self._place_news.add(site, _REPEATS)
@@ -236,8 +258,14 @@ class Distances:
     def nearest(self, sites: Iterable[str], most: int, now_ms: float) -> list[str]:
         """The sites nearest to this one, measured or not."""
         table = DistanceTable(self._rows, self._places, now_ms, self._own)
-        distances = table.distances_from(self._own, sites)
-        return nsmallest(most, distances, key=lambda name: (distances[name].rtt_ms, name))
+        own, found = self._rows[self._own], []
+        for site in sites:
+            measured = own.get(site)  # mostly: without an object for each of a thousand sites
+            if measured is not None:
+                found.append((measured.rtt_ms, site))
+            elif site != self._own and (distance := table.between(self._own, site)) is not None:
+                found.append((distance.rtt_ms, site))
+        return [site for _, site in nsmallest(most, found)]
 
     def table(self, now_ms: float) -> DistanceTable:
         rows = {site: dict(row) for site, row in self._rows.items()}
@@ -252,6 +280,10 @@ class Distances:
         moved_ms += abs(before.coordinate.height - now.height)
         is_old = beat - before.beat > 60 * self._settings.period_ms
         return moved_ms > 1 or before.coordinate.settled != now.settled or is_old
+
+
+def _drop_oldest(row: dict[str, _Measured]) -> None:
+    del row[min(row, key=lambda name: row[name].beat)]
 
 
 _LEAST_OF = 3  # the least of so many samples: a busy machine delays one of them, seldom all
@@ -277,29 +309,30 @@ class RoundTrip:
     variance_ms: float
     samples: tuple[tuple[float, float], ...]
     at_ms: float
+    offset_ms: float  # of the peer's clock, by the quickest sample; kept, because all are compared in every period
 
     @property
     def clock(self) -> ClockOffset:
         # The quickest sample bounds the offset best: the error is at most half of its round trip.
-        rtt_ms, offset_ms = min(self.samples)
-        return ClockOffset(offset_ms, rtt_ms / 2)
+        return ClockOffset(self.offset_ms, min(self.samples)[0] / 2)
 
     def moved(self, by_ms: float) -> "RoundTrip":
         """With all clock offsets changed."""
-        return replace(self, samples=tuple((rtt_ms, offset_ms + by_ms) for rtt_ms, offset_ms in self.samples))
+        samples = tuple((rtt_ms, offset_ms + by_ms) for rtt_ms, offset_ms in self.samples)
+        return replace(self, samples=samples, offset_ms=min(samples)[1])
 
 
 def sampled(before: RoundTrip | None, rtt_ms: float, offset_ms: float, now_ms: float) -> RoundTrip:
     """The round trip after one more sample."""
     if before is None:
-        return RoundTrip(rtt_ms, rtt_ms / 2, ((rtt_ms, offset_ms),), now_ms)
+        return RoundTrip(rtt_ms, rtt_ms / 2, ((rtt_ms, offset_ms),), now_ms, offset_ms)
     samples = (*before.samples, (rtt_ms, offset_ms))[-_KEPT:]
     least_ms = min(sample for sample, _ in samples[-_LEAST_OF:])
     gain = max(_GAIN, 1 / len(samples))  # the first samples are a mean, so that the very first does not linger
-    return replace(
-        before,
+    return RoundTrip(
         rtt_ms=before.rtt_ms + gain * (least_ms - before.rtt_ms),
         variance_ms=before.variance_ms + _VARIANCE_GAIN * (abs(rtt_ms - before.rtt_ms) - before.variance_ms),
         samples=samples,
         at_ms=now_ms,
+        offset_ms=min(samples)[1],
     )

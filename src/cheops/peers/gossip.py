@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from cheops.peers.distances import Distances, rounded
+from cheops.peers.distances import Distances
 from cheops.peers.heartbeat import (
     Heartbeat,
     MembershipRecord,
@@ -143,25 +143,25 @@ class GossipState:
     # -- sending -----------------------------------------------------------------------------------------
 
     def compose(self, options: HeartbeatOptions, wall_ms: float) -> Heartbeat:
-        entry = self.catalogue.get(options.to)
-        head = Heartbeat(
-            self.own.name,
-            self.own.incarnation,
-            self.own.revision,
+        entry, own = self.catalogue.get(options.to), self.own
+        gossip = self._gossip(options) if options.full else self._referral(options)
+        return Heartbeat(
+            own.name,
+            own.incarnation,
+            own.revision,
             self.beat,
             round(wall_ms, 3),
             received_ms=None if options.received_ms is None else round(options.received_ms, 3),
             seen=(entry.revision if entry else 0, self.beats.count(options.to)),
             regular=options.regular,
             every=options.every,
-            coordinate=rounded(self.distances.coordinate),
+            coordinate=self.distances.shown_coordinate,
             decisions=self.membership.digest,
             members=tuple(self._members_for(options.to)),
+            **gossip,
         )
-        gossip = self._gossip(options) if options.full else self._referral(options)
-        return msgspec.structs.replace(head, **gossip)
 
-    def _referral(self, options: HeartbeatOptions) -> dict[str, object]:
+    def _referral(self, options: HeartbeatOptions) -> dict[str, Any]:
         """For probes beyond the limit of a period: a few sites that the prober can learn from instead."""
         page = self.catalogue.page(options.their_digests, self._settings.referral_bytes)
         return {"entries": self._for_receiver(page, options)}
@@ -174,7 +174,7 @@ class GossipState:
             named[options.to] = theirs
         return tuple(named.values())
 
-    def _gossip(self, options: HeartbeatOptions) -> dict[str, object]:
+    def _gossip(self, options: HeartbeatOptions) -> dict[str, Any]:
         settings = self._settings
         entries = [self.own] if options.introduce else []
         page = self.catalogue.page(options.their_digests, settings.entry_bytes_per_message)
@@ -212,10 +212,9 @@ class GossipState:
         names, distances = self.catalogue.names, self.distances
         beats = ((sender, heartbeat.beat), *heartbeat.beats)
         returning = self.beats.take(beats, now_ms, latest_ms)
-        pairs = (pair for pair in heartbeat.pairs if pair[3] <= latest_ms)
-        distances.take_pairs(pairs, names, self.beats.count, now_ms)
+        distances.take_pairs(heartbeat.pairs, names, self.beats.count, now_ms, latest_ms)
         places = ((sender, heartbeat.beat, heartbeat.coordinate), *heartbeat.places)
-        distances.take_places((place for place in places if place[1] <= latest_ms), names, now_ms)
+        distances.take_places(places, names, now_ms, latest_ms)
         return returning
 
     def learn_decisions(self, sender: str, members: Iterable[MembershipRecord], wall_ms: float) -> None:

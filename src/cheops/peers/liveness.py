@@ -62,6 +62,11 @@ class HeartbeatCounters:
         at_ms = self._live.get(site, self._silent.get(site))
         return None if at_ms is None else max(now_ms - at_ms, 0.0)
 
+    def not_heard_since(self, sites: Iterable[str], at_ms: float) -> set[str]:
+        """Those of these sites whose counter was not seen to advance since a time."""
+        live, silent = self._live, self._silent
+        return {site for site in sites if live.get(site, silent.get(site, -inf)) < at_ms}
+
     def take(self, beats: Iterable[tuple[str, int]], now_ms: float, latest: float = inf) -> list[str]:
         """Take counters, up to the `latest` possible one. Returns the sites that had fallen silent and live again."""
         returning = []
@@ -196,6 +201,9 @@ class ProbeHistory:
 
     def _hits_needed(self, now_ms: float, settings: MeshSettings) -> int:
         return min(1 + round(self._flaps_now(now_ms, settings)), settings.most_hits)
+
+
+NO_HISTORY = ProbeHistory()
 
 
 def _misses_allowed(loss: float, settings: MeshSettings) -> int:

@@ -93,6 +93,7 @@ class Catalogue:
         self._buckets: list[dict[str, _Stored]] = [{} for _ in range(BUCKETS)]
         self._stored: dict[str, _Stored] = {}
         self._digests = [0] * BUCKETS
+        self._shown_digests: tuple[int, ...] | None = None  # made once, because every heartbeat has them
         self._news: GossipQueue[str] = GossipQueue(settings.max_sites)
         self._page_turn = 0
         self.refused = 0  # entries beyond the limit
@@ -116,7 +117,9 @@ class Catalogue:
 
     @property
     def digests(self) -> tuple[int, ...]:
-        return tuple(self._digests)
+        if self._shown_digests is None:
+            self._shown_digests = tuple(self._digests)
+        return self._shown_digests
 
     def describe(self, own: SiteRecord) -> None:
         """Replace the own entry."""
@@ -139,7 +142,7 @@ class Catalogue:
         self.changes += 1
         stored = _stored(entry)
         # XOR, so that the digest of a bucket does not depend on the order in which entries came.
-        self._digests[stored.bucket] ^= stored.digest ^ (before.digest if before else 0)
+        self._change_digest(stored.bucket, stored.digest ^ (before.digest if before else 0))
         self._stored[entry.name] = self._buckets[stored.bucket][entry.name] = stored
         if not old:
             # An epidemic reaches all sites after about log2(sites) rounds; twice that leaves room for lost messages.
@@ -150,8 +153,12 @@ class Catalogue:
         stored = self._stored.pop(site, None)
         if stored is not None:
             del self._buckets[stored.bucket][site]
-            self._digests[stored.bucket] ^= stored.digest
+            self._change_digest(stored.bucket, stored.digest)
             self._news.drop(site)
+
+    def _change_digest(self, bucket: int, by: int) -> None:
+        self._digests[bucket] ^= by
+        self._shown_digests = None
 
     def fresh(self) -> list[SiteRecord]:
         """The next new entries to pass on."""

@@ -23,7 +23,7 @@ from cheops.peers.common_clock import CommonClock
 from cheops.peers.distances import Distance
 from cheops.peers.gossip import GossipState, HeartbeatOptions, RefusedRecord
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshError, SavedMesh, SiteRecord
-from cheops.peers.liveness import Assessment, SiteState, assess
+from cheops.peers.liveness import NO_HISTORY, Assessment, SiteState, assess
 from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.probes import (
     Announcements,
@@ -42,7 +42,7 @@ from cheops.peers.proofs import NoProofs, Proofs
 from cheops.peers.settings import MeshSettings, Now, SteadyClock
 from cheops.peers.views import SiteView
 from cheops.scope.snapshot import Snapshot
-from cheops.text import listed, nearest, shortened
+from cheops.text import shortened
 
 _CLEAN_UP_PERIODS = 16
 _PAUSE_PERIODS = 3  # without a tick for so long, this agent stood still: see SteadyClock
@@ -77,6 +77,7 @@ class Mesh:
             self._scheduler.may_be_back(site)
         self._forgotten_seen_ms: dict[str, float] = {}  # when a forgotten site last probed this one
         self._duplicate: str | None = None  # the incarnation of another agent that uses the name of this site
+        self._was_forgotten = self._known.is_forgotten  # when the last decision was applied
         self._next_ms = -inf
         self._periods = 0
         self._urgent_left = 0
@@ -96,11 +97,13 @@ class Mesh:
     def tick(self, now: Now, draw: Draw) -> tuple[list[Probe], list[PeerEvent]]:
         """The probes that are due now, and the events."""
         now_ms = self._clock.tick(now)
-        self._peers.clock_was_set(self.common_clock.jumped_ms(now))
-        self.common_clock.compare(now, self._peers.clock_offsets(self._announced.up))
+        jumped_ms, is_new_period = self.common_clock.jumped_ms(now), now_ms >= self._next_ms
+        self._peers.clock_was_set(jumped_ms)
+        if jumped_ms or is_new_period:  # not with every tick: it looks at all sites
+            self.common_clock.compare(now, self._peers.clock_offsets(self._announced.up))
         for sent in self._peers.expired(now_ms):
             self._missed(sent.site, now_ms)
-        if now_ms >= self._next_ms:
+        if is_new_period:
             # A period varies by 5 %, so that sites that were started together do not probe in step for ever.
             self._next_ms = now_ms + self.settings.period_ms * (0.95 + draw(101) / 1_000)
             sites = self._new_period(now_ms, self.common_clock.time_ms(now), draw)
@@ -187,9 +190,7 @@ class Mesh:
         if site == self.own.name:
             raise ClientError(f"'{site}' cannot forget itself; do it at another site")
         if not self._known.knows(site) and self.member_of(site) is None:
-            meant = nearest(site, self._known.names)
-            hint = f"did you mean '{meant}'? " if meant else ""
-            raise ClientError(f"unknown site '{shortened(site)}'; {hint}Known: {listed(self._known.names)}")
+            raise views.unknown_site(site, self._known.names)
         return self._decide(site, now, forgotten=True)
 
     def admit(self, site: str, now: Now) -> list[PeerEvent]:
@@ -371,12 +372,14 @@ class Mesh:
         """Act on evidence that grew too old: a site goes down without any event when all signs of it end."""
         sites, beats = len(self._known.names), self._known.beats
         beats.expire_silent(now_ms, self.settings.down_ms(sites))
-        for site in list(self._announced.up):
+        # A site that was heard of lately is up, unless it missed our own probe: so few must be looked at.
+        old = beats.not_heard_since(self._announced.up, now_ms - self.settings.suspect_ms(sites)) | self._peers.suspects
+        for site in [site for site in self._announced.up if site in old]:
             assessment = self._assess(site, now_ms)
             if assessment.state is SiteState.SUSPECT or (site in self._scheduler.interest and not assessment.is_up):
                 self._scheduler.doubt(site)
             elif not assessment.is_up:
-                self._peers[site].link = self._peers[site].link.lapsed()
+                self._peers.set_link(site, self._peers[site].link.lapsed())
                 self._update_state(site, now_ms)
 
     def _can_probe(self, site: str) -> bool:
@@ -413,7 +416,7 @@ class Mesh:
         peer.incarnation = payload.incarnation
         peer.knows_revision = payload.seen[0]
         peer.every = min(payload.every, self.settings.max_every)
-        peer.link = peer.link.answered(now_ms, self.settings)
+        self._peers.set_link(sent.site, peer.link.answered(now_ms, self.settings))
         # Otherwise the time measured is that of our own pause, or of two clocks.
         if sent.pauses == self._clock.pauses and not self.common_clock.was_set_between(sent.at, now):
             peer.trip = updated_round_trip(peer.trip, sent, payload, now, now_ms)
@@ -424,7 +427,7 @@ class Mesh:
     def _missed(self, site: str, now_ms: float) -> None:
         if self._known.knows(site):
             peer = self._peers[site]
-            peer.link = peer.link.missed(now_ms, self.settings)
+            self._peers.set_link(site, peer.link.missed(now_ms, self.settings))
             self._update_state(site, now_ms)
 
     def _learn(self, payload: Heartbeat, now_ms: float, wall_ms: float) -> None:
@@ -433,7 +436,7 @@ class Mesh:
             peer = self._peers.get(site)
             if peer is not None and not peer.link.reaches:
                 # The whole mesh was silent about it, so it was an outage, which is over: old misses do not count.
-                peer.link = peer.link.lapsed()
+                self._peers.set_link(site, peer.link.lapsed())
                 self._scheduler.may_be_back(site)
         if self._known.membership.decisions != decisions:
             self._apply_membership(now_ms)
@@ -453,14 +456,7 @@ class Mesh:
 
     def _decide(self, site: str, now: Now, *, forgotten: bool) -> list[PeerEvent]:
         if not self._proofs.may_decide:
-            word = "forget" if forgotten else "admit"
-            others = self.issuers()
-            where = f"do it at {listed(others)}, or" if others else "do it at a site that has it, or"
-            raise ClientError(
-                f"{self.own.name} does not have the key of an authority (security.ca_key), which decides about sites; "
-                f"{where} from anywhere with the authority's folder: cheops site {word} {site} --ca FOLDER",
-                status=409,
-            )
+            raise views.no_authority(self.own.name, site, self.issuers(), forgotten=forgotten)
         self._known.decide(site, self.common_clock.time_ms(now), forgotten=forgotten)
         self._apply_membership(self._clock.time_ms(now))
         return self._announced.drain()
@@ -470,9 +466,13 @@ class Mesh:
         for site in self._known.membership.forgotten():
             self._peers.drop(site)
             self._scheduler.drop(site)
-        for site, _ in list(self._peers.items()):
-            self._update_state(site, now_ms)
-        for site in list(self._announced.up):
+        up, known = self._announced.up, self._known
+        if known.is_forgotten or self._was_forgotten:
+            self._was_forgotten = known.is_forgotten
+            changed = {*up, *(site for site, _ in self._peers.items())}
+        else:
+            changed = {site for site in up if not known.knows(site)}
+        for site in sorted(changed):
             self._update_state(site, now_ms)
 
     def _update_state(self, site: str, now_ms: float) -> None:
@@ -495,6 +495,6 @@ class Mesh:
             )
         if site == self.own.name:
             return Assessment(SiteState.UP, direct=True, as_of_ms=0.0)
-        peer = self._peers.get(site) or PeerState()
+        peer = self._peers.get(site)
         beat_age_ms = self._known.beats.age_ms(site, now_ms)
-        return assess(peer.link, beat_age_ms, now_ms, len(self._known.names), self.settings)
+        return assess(peer.link if peer else NO_HISTORY, beat_age_ms, now_ms, len(self._known.names), self.settings)

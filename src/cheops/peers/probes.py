@@ -15,7 +15,7 @@ from typing import TypeAlias
 from cheops.engine.events import PeerDown, PeerUp
 from cheops.peers.distances import RoundTrip, sampled
 from cheops.peers.heartbeat import Heartbeat
-from cheops.peers.liveness import ProbeHistory
+from cheops.peers.liveness import ProbeHistory, SiteState
 from cheops.peers.settings import MeshSettings, Now
 
 
@@ -209,6 +209,7 @@ class PeerTable:
     def __init__(self, settings: MeshSettings) -> None:
         self._settings = settings
         self._peers: dict[str, PeerState] = {}
+        self.suspects: set[str] = set()  # sites that missed the last probe and are not down yet
         self._sent: dict[int, SentProbe] = {}
         self._last_id = 0
 
@@ -243,10 +244,17 @@ class PeerTable:
             self.returned(sent.id, NO_RESPONSE)
         return late
 
+    def set_link(self, site: str, link: ProbeHistory) -> None:
+        self[site].link = link
+        if link.state is SiteState.SUSPECT:
+            self.suspects.add(site)
+        else:
+            self.suspects.discard(site)
+
     def clock_offsets(self, sites: Iterable[str]) -> Iterator[float]:
         """How far the clocks of these sites are ahead of ours, as far as that was measured."""
         peers = (self._peers.get(site) for site in sites)
-        return (peer.trip.clock.offset_ms for peer in peers if peer and peer.trip)
+        return (peer.trip.offset_ms for peer in peers if peer and peer.trip)
 
     def clock_was_set(self, by_ms: float) -> None:
         """Note that the wall clock of this site was set: what was measured against it moves with it."""
@@ -256,6 +264,7 @@ class PeerTable:
 
     def drop(self, site: str) -> None:
         self._peers.pop(site, None)
+        self.suspects.discard(site)
 
 
 @dataclass(frozen=True, slots=True)

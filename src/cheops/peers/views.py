@@ -1,13 +1,15 @@
 """Views of the mesh from one site: for people (`SiteView`, `problems`), and for scope-lang (`Snapshot`)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from cheops.errors import ClientError
 from cheops.peers.distances import ClockOffset, Distance, DistanceTable
 from cheops.peers.gossip import GossipState
 from cheops.peers.liveness import Assessment, SiteState
 from cheops.peers.probes import PeerState, PeerTable
 from cheops.scope.snapshot import SiteInfo, Snapshot
+from cheops.text import listed, nearest, shortened
 
 CLOCK_WARNING_MS = 500  # far below security.clock_skew: a warning before operations are refused
 
@@ -141,3 +143,20 @@ def snapshot_of(here: str, views: list[SiteView], table: DistanceTable) -> Snaps
         if view.here or view.state is not SiteState.FORGOTTEN
     }
     return Snapshot(here, sites, PairRtts(table, tuple(sites)))
+
+
+def no_authority(own: str, site: str, issuers: Collection[str], *, forgotten: bool) -> ClientError:
+    """Why this site cannot decide about another, and where that is possible."""
+    word = "forget" if forgotten else "admit"
+    where = f"do it at {listed(issuers)}, or" if issuers else "do it at a site that has it, or"
+    return ClientError(
+        f"{own} does not have the key of an authority (security.ca_key), which decides about sites; "
+        f"{where} from anywhere with the authority's folder: cheops site {word} {site} --ca FOLDER",
+        status=409,
+    )
+
+
+def unknown_site(site: str, known: Collection[str]) -> ClientError:
+    meant = nearest(site, known)
+    hint = f"did you mean '{meant}'? " if meant else ""
+    return ClientError(f"unknown site '{shortened(site)}'; {hint}Known: {listed(known)}")
