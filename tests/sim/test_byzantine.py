@@ -6,7 +6,7 @@ from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
 
 _CHUNK = 4
-_CHUNKS = 6
+_CHUNKS = 3
 
 
 def problems(seed: int) -> tuple[str, ...]:

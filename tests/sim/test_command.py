@@ -7,6 +7,7 @@ import pytest
 
 from cheops.sim.simulation import play
 from tests.sim.planted import BUGS
+from tests.sim.test_planted_bugs import PATIENCE_MS
 from tests.support.command import run_here, run_process
 
 
@@ -22,8 +23,7 @@ def test_a_seed_gives_the_same_story_in_every_process() -> None:
 
 
 def test_a_failure_is_told_with_its_seed_and_its_shortest_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What fails is waited for to the end, again for every part that is left out: as the planted bugs, less patiently.
-    monkeypatch.setattr(play, "__kwdefaults__", {"patience_ms": 20_000})
+    _be_less_patient(monkeypatch)
     with BUGS["nothing is sent again"].plant():
         ran = run_here("sim", "--sites", "3", "--seeds", "1", "--jobs", "1")
     assert ran.code == 1
@@ -34,7 +34,13 @@ def test_a_failure_is_told_with_its_seed_and_its_shortest_story(monkeypatch: pyt
     assert "site1                         site2" in ran.out  # the lanes
 
 
-def test_programs_get_the_failures_as_data() -> None:
+def _be_less_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is waited for to the end, again for every part that is left out: wait as for the planted bugs."""
+    monkeypatch.setattr(play, "__kwdefaults__", {"patience_ms": PATIENCE_MS})
+
+
+def test_programs_get_the_failures_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    _be_less_patient(monkeypatch)
     with BUGS["nothing is sent again"].plant():
         ran = run_here("sim", "--sites", "3", "--seeds", "3", "--jobs", "1", "-o", "json")
     data = json.loads(ran.out)

@@ -6,7 +6,7 @@ from cheops.sim.http_service import Files, KeyValues, Ledger, Notes, Store
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
 
-_CHUNK = 6
+_CHUNK = 3
 _CHUNKS = 2
 
 

@@ -8,7 +8,7 @@ from cheops.sim.workload import PROFILES
 
 def test_damaged_operations_are_fetched_again_and_never_used() -> None:
     injected: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(8):
         outcome = play(seed, 3 + seed % 2, PROFILES["rot"])
         assert outcome.problems == (), f"cheops sim --seed {seed} --sites {3 + seed % 2} --profile rot"
         injected += outcome.injected

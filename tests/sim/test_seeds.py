@@ -1,4 +1,4 @@
-"""241 histories on every run of the tests; `make soak` plays two hundred times as many."""
+"""A sample of 120 histories on every run of the tests; `make soak` plays some four hundred times as many."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from cheops.sim.workload import PROFILES
 
 # profile, sites, histories, and how many of them are one test: those of some profiles take ten times as long as others
 PLAN = [
-    ("hostile", 3, 50, 25), ("hostile", 5, 20, 10), ("network", 4, 13, 13), ("crashes", 3, 25, 25), ("moving", 4, 13, 13),
-    ("rules", 4, 13, 13), ("policed", 4, 26, 13), ("members", 4, 13, 13), ("reborn", 3, 13, 13), ("kinds", 4, 13, 13),
-    ("remedies", 3, 13, 13), ("joins", 4, 9, 9), ("quiet", 5, 10, 5), ("deletions", 4, 10, 5),
+    ("hostile", 3, 24, 24), ("hostile", 5, 10, 10), ("network", 4, 7, 7), ("crashes", 3, 13, 13), ("moving", 4, 7, 7),
+    ("rules", 4, 7, 7), ("policed", 4, 13, 13), ("members", 4, 7, 7), ("reborn", 3, 7, 7), ("kinds", 4, 7, 7),
+    ("remedies", 3, 7, 7), ("joins", 4, 4, 4), ("quiet", 5, 4, 4), ("deletions", 4, 3, 3),
 ]  # fmt: skip
 CHUNKS = [
     (profile, sites, range(first, min(first + chunk, histories)))
@@ -55,8 +55,8 @@ ONCE_BROKEN = [
 ]
 
 
-def test_there_are_two_hundred_and_forty_one() -> None:
-    assert sum(len(seeds) for _, _, seeds in CHUNKS) == 241
+def test_there_are_a_hundred_and_twenty() -> None:
+    assert sum(len(seeds) for _, _, seeds in CHUNKS) == 120
 
 
 @pytest.mark.parametrize(("profile", "sites", "seeds"), CHUNKS, ids=lambda one: getattr(one, "start", one))
@@ -72,7 +72,7 @@ def test_what_once_went_wrong_goes_well(profile: str, sites: int, seed: int) -> 
 
 @pytest.mark.parametrize("profile", ["restored", "lost", "clocks"])
 def test_replaced_stores_and_wrong_clocks(profile: str) -> None:
-    for seed in range(13):
+    for seed in range(7):
         _goes_well(profile, 3, seed)
 
 
