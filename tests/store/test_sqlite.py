@@ -11,7 +11,7 @@ import pytest
 
 from cheops.engine.documents import Document, Ledger, Peers, SiteClock, key_of
 from cheops.log.causality import Clock
-from cheops.store import database, space, sqlite
+from cheops.store import database, queries, space, sqlite
 from cheops.store.interface import StoreError
 from cheops.store.space import pragma
 from cheops.store.sqlite import SQLiteStore
@@ -305,7 +305,7 @@ def test_one_diverged_resource_among_many_is_found_by_the_index_alone(path: Path
         store.commit([save(*(Ledger(f"r{n:05}", state="converged") for n in range(many)))])
         store.commit([save(Ledger("r12345", state="diverged"))])
     with closing(SQLiteStore(path)) as store:  # as after a restart
-        query = f"EXPLAIN QUERY PLAN {sqlite._in_states(2)}"
+        query = f"EXPLAIN QUERY PLAN {queries.in_states(2)}"
         plan = [row[-1] for row in store._rows(query, "x", "x", "x", 1, "diverged", "order-not-enforced")]
         by_index = "SEARCH documents USING COVERING INDEX documents_by_state (state=? AND resource>?)"
         assert plan.count(by_index) == 2

@@ -25,7 +25,7 @@ from typing import Any
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
 from cheops.engine.health import State
-from cheops.store import space
+from cheops.store import queries, space
 from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
 from cheops.store.checked_rows import Row, checksum, verified, verified_all
 from cheops.store.codec import ascii_lower, decode_plain, encode_plain, id_of, key_of_id, resource_of
@@ -210,50 +210,6 @@ SELECT coalesce(sum(length(body)), 0) FROM documents
 WHERE resource IN (SELECT resource FROM documents WHERE state = ? LIMIT ?)
 """
 
-_ALL_CHANGES = """
-SELECT feed.seq, (SELECT id FROM documents WHERE doc = feed.doc)
-FROM (SELECT seq, doc FROM feeds WHERE site = ? AND seq > ? ORDER BY seq LIMIT ?) AS feed ORDER BY feed.seq
-"""
-_CHANGES_OF_SITE = """
-SELECT feed.seq, (SELECT id FROM documents WHERE doc = feed.doc)
-FROM (SELECT seq, doc FROM feeds WHERE site = (SELECT site FROM sites WHERE name = ?) AND seq > ?
-      UNION ALL SELECT seq, doc FROM feeds WHERE site = ? AND seq > ? ORDER BY seq LIMIT ?) AS feed
-ORDER BY feed.seq
-"""
-# Jumps in the index from one resource to the next: DISTINCT would read every document.
-_RESOURCES = """
-WITH RECURSIVE list (resource) AS (
-    SELECT min(resource) FROM documents WHERE resource > ?
-    UNION ALL SELECT (SELECT min(resource) FROM documents WHERE resource > list.resource) FROM list
-    WHERE list.resource IS NOT NULL)
-SELECT resource FROM list WHERE resource IS NOT NULL LIMIT ?
-"""
-
-_IS_BACK = "EXISTS (SELECT 1 FROM documents WHERE resource = dropped.resource)"
-_DROPPED = f"SELECT resource FROM dropped WHERE NOT {_IS_BACK} ORDER BY resource LIMIT ?"  # noqa: S608 - our own  # nosec B608
-_SEARCH = _RESOURCES.replace(" LIMIT", " AND (? = '' OR instr(lower(resource), ?)) LIMIT")
-_SEARCH_AT_SITE = """
-SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?) AND resource > ?
-AND (? = '' OR instr(lower(resource), ?)) ORDER BY resource LIMIT ?
-"""
-_IN_STATE = """
-SELECT * FROM (
-SELECT resource FROM documents WHERE state = {state} AND resource > ?1 AND (?2 = '' OR instr(lower(resource), ?2))
-AND (?3 IS NULL OR EXISTS (SELECT 1 FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?3)
-                           AND resource = documents.resource))
-ORDER BY resource LIMIT ?4)
-"""
-_SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY site"
-
-
-def _in_states(number: int) -> str:
-    """One part per state, each of which reads the index in order: `state IN` would read all of them, and sort.
-
-    They are one statement, which sees one moment. With one statement per state, a resource that changed from the second
-    state to the first one in between was in neither result.
-    """
-    return " UNION ALL ".join(_IN_STATE.format(state=f"?{5 + n}") for n in range(number))
-
 
 class SQLiteStore:
     """See `interface.Store`. With `site`, a new file gets this owner, and an existing one must have it."""
@@ -319,7 +275,7 @@ class SQLiteStore:
             return self._writer.last_seq
 
     def dropped(self, limit: int = 1000) -> tuple[str, ...]:
-        return tuple(resource for (resource,) in self._rows(_DROPPED, limit))
+        return tuple(resource for (resource,) in self._rows(queries.DROPPED, limit))
 
     def clear_dropped(self, resources: Iterable[str]) -> None:
         with self._write_lock, translate_errors(self.path):
@@ -327,7 +283,7 @@ class SQLiteStore:
             with transaction(self._connection):
                 statement = "DELETE FROM dropped WHERE resource = ?"
                 self._connection.executemany(statement, [(resource,) for resource in resources])
-                self._connection.execute(f"DELETE FROM dropped WHERE {_IS_BACK}")  # noqa: S608 - our own  # nosec B608
+                self._connection.execute(f"DELETE FROM dropped WHERE {queries.IS_BACK}")  # noqa: S608 - our own  # nosec B608
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -400,14 +356,14 @@ class SQLiteStore:
         return tuple(resource for (resource,) in rows)
 
     def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
-        return tuple(resource for (resource,) in self._rows(_RESOURCES, after, limit))
+        return tuple(resource for (resource,) in self._rows(queries.RESOURCES, after, limit))
 
     def search(self, text: str, site: str | None = None, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         text = ascii_lower(text)
         if site is None:
-            rows = self._rows(_SEARCH, after, text, text, limit)
+            rows = self._rows(queries.SEARCH, after, text, text, limit)
         else:
-            rows = self._rows(_SEARCH_AT_SITE, site, after, text, text, limit)
+            rows = self._rows(queries.SEARCH_AT_SITE, site, after, text, text, limit)
         return tuple(resource for (resource,) in rows)
 
     def states(self) -> dict[str, int]:
@@ -417,7 +373,7 @@ class SQLiteStore:
         self, states: Sequence[str], text: str = "", site: str | None = None, after: str = "", limit: int = 1000
     ) -> tuple[str, ...]:
         values = (after, ascii_lower(text), site, limit, *states)
-        rows = self._rows(_in_states(len(states)), *values) if states else []
+        rows = self._rows(queries.in_states(len(states)), *values) if states else []
         return tuple(sorted(resource for (resource,) in rows)[:limit])
 
     def due(self, by_ms: int, limit: int = 1000) -> tuple[str, ...]:
@@ -425,7 +381,7 @@ class SQLiteStore:
         return tuple(resource for (resource,) in self._rows(statement, by_ms, limit))
 
     def shares(self) -> dict[str, int]:
-        return dict(self._rows(_SHARES))
+        return dict(self._rows(queries.SHARES))
 
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
         documents: dict[Key, Document] = {}
@@ -445,9 +401,9 @@ class SQLiteStore:
 
     def changes(self, since: int, limit: int, site: str | None = None) -> tuple[Change, ...]:
         if site is None:
-            rows = self._rows(_ALL_CHANGES, EVERYTHING, since, limit)
+            rows = self._rows(queries.ALL_CHANGES, EVERYTHING, since, limit)
         else:
-            rows = self._rows(_CHANGES_OF_SITE, site, since, EVERY_SITE, since, limit)
+            rows = self._rows(queries.CHANGES_OF_SITE, site, since, EVERY_SITE, since, limit)
         return tuple(Change(seq, key_of_id(id_)) for seq, id_ in rows)
 
     # -- notes -----------------------------------------------------------------------------------
