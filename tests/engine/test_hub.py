@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import pytest
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message
 from cheops.engine.events import Received
+from cheops.engine.progress import PeerProgress
 from cheops.engine.status import Overall
 from cheops.log.operation import MAX_NUMBER, Origin
 from cheops.peers.envelope import pack, unpack
@@ -171,6 +173,18 @@ def test_a_report_that_names_thousands_of_stores_is_not_passed_on() -> None:
     (answer,) = [flight.message for flight in lab.flights if flight.message.reports]
     assert {report.origin.site for report in answer.reports} == {"b"}
     assert len(pack("a", [answer])) < 10_000
+
+
+def test_a_site_that_is_named_again_and_again_costs_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = begun()
+    taken: list[PeerProgress] = []
+
+    def note(view: PeerProgress) -> None:
+        taken.append(view)
+
+    monkeypatch.setattr(PeerProgress, "take_charge", note)
+    lab.take("b", Received("a", Message("n", "1", unreached=("c",) * 1_000)))
+    assert taken == [lab.at("b", "n").peer("c")]
 
 
 def test_a_second_reply_to_an_operation_goes_to_all_sites_itself() -> None:

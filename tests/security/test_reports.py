@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message, Report
+from cheops.engine.events import Event, Received
 from cheops.log.operation import OpId, Origin, Reply, Status, hash_of_output
 from cheops.peers.heartbeat import MembershipRecord
+from cheops.peers.intake import DocumentIntake, Engine
 from cheops.sim.node import Node
 from cheops.sim.wire import Wire
 from cheops.sim.workload import PROFILES
@@ -224,3 +227,14 @@ def test_documents_that_are_refused_before_their_signature_do_not_stop_the_agent
     turns, (found,) = turns_during(wire._verifier(node).verify("site1", [Message("n", "1", replies=replies)]))
     assert found.replies == ()
     assert turns > 6
+
+
+def test_many_messages_do_not_stop_the_agent_while_the_engine_takes_them() -> None:
+    wire, _ = make_wire()
+    posted: list[Event] = []
+    engine = cast("Engine", SimpleNamespace(post=posted.append))
+    intake = DocumentIntake(engine, None, lambda: None, wire.refused, lambda _type, _resource: None)
+    messages = [Message("n", "1", number=number) for number in range(1_000)]
+    turns, _ = turns_during(intake.take("site1", messages))
+    assert [one.message for one in posted if isinstance(one, Received)] == messages
+    assert turns > 40

@@ -129,9 +129,11 @@ def note_message(  # noqa: PLR0913, PLR0917 - what is known of the message
 
 def _note_unreached(replica: Replica, peer: str, message: Message, up: Container[str]) -> None:
     """A peer cannot reach some sites. The first one of the others asks them what they have, and sends it to them."""
-    for site in message.unreached:
+    if not message.unreached:
+        return
+    for site in sorted(set(message.unreached).intersection(replica.targets())):  # a peer may name one many times
         others = [one for one in replica.sites if one not in (peer, site)]
-        if site in up and site in set(replica.targets()) and min(others, default="") == replica.site:
+        if site in up and min(others, default="") == replica.site:
             replica.peer(site).take_charge()
 
 

@@ -49,6 +49,7 @@ NOT_SIGNED, WRONG_SIGNATURE, UNKNOWN_KEY = "not signed", "wrong signature", "unk
 FORGOTTEN_ORIGIN = "operation of a forgotten site"
 _PACE = 50  # signatures checked in a row before other tasks of the event loop get a turn
 _PACE_SEEN = 500  # likewise, documents that need no such check
+_PACE_TAKEN = 20  # likewise, messages that the engine takes
 _MOST_WRONG = 200  # in one request; a sender of more has checked none of them, or is hostile
 
 _TOO_MANY_WRONG = Objection(WRONG_SIGNATURE, "too many documents of this request failed the check", later=True)
@@ -315,7 +316,11 @@ class DocumentIntake:
     async def take(self, peer: str, messages: Sequence[Message]) -> None:
         """Check messages of another site's engine, and pass them on."""
         self._check()  # first: a site that cannot save must not spend its time on signatures
-        self.receive(peer, await self._verifier.verify(peer, messages) if self._verifier else messages)
+        checked = await self._verifier.verify(peer, messages) if self._verifier else messages
+        for start in range(0, len(checked), _PACE_TAKEN):
+            if start:
+                await asyncio.sleep(0)
+            self.receive(peer, checked[start : start + _PACE_TAKEN])
 
     def receive(self, peer: str, messages: Iterable[Message]) -> None:
         """Pass on messages of another site's engine that were checked."""
