@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from cheops.sim.large_mesh import Connections
 from cheops.sim.simulation import SimulationResult, play
 from cheops.sim.workload import PROFILES
@@ -15,6 +17,7 @@ def found(result: SimulationResult, what: str) -> float:
     return next(one.found for one in result.measures if one.what == what)
 
 
+@pytest.mark.timeout(300)  # the longest of the simulator: so it is one of the first, and has time on a busy machine
 def test_a_mesh_of_sixty_sites_keeps_the_budgets() -> None:
     result = play(1, SITES, SMALL)
     assert result.problems == ()
