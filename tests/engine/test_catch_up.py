@@ -90,6 +90,50 @@ def test_a_newcomer_catches_up_while_others_write() -> None:
     assert lab.sent["c"] <= _MOST_SENT * lab.documents_at("c")
 
 
+def test_a_site_that_comes_back_gets_what_it_missed_once() -> None:
+    """Nobody has sent it what was made without it: so nothing of that counts as lost, at no site."""
+    lab = Counted("abcde")
+    lab.fill(10, "abcde", "abcde")
+    lab.move("a", "n", "abcd")
+    lab.run()
+    had = lab.documents_at("e")
+    for number in range(20):
+        lab.submit("abcd"[number % 4], "n", "inc 1")
+        lab.run()
+    lab.sent.clear()
+    lab.move("b", "n", "abcde")
+    for _ in range(10):  # it takes a second until e hears of it
+        for flight in [one for one in lab.flights if one.peer != "e"]:
+            lab.deliver(flight)
+        lab.pass_time()
+    lab.run()
+    assert lab.states("n", "abcde") == [30] * 5
+    assert lab.documents_at("e") - had > 80, "operations, and the replies of four sites"
+    assert lab.sent["e"] <= _MOST_SENT * (lab.documents_at("e") - had)
+
+
+@pytest.mark.parametrize("line", ["inc 1", "set 1"])
+def test_a_site_that_left_gets_a_later_list_without_replies(line: str) -> None:
+    """It needs the operations before the list too; with 'set', most are forgotten, and it gets a snapshot."""
+    lab = Counted("abcde")
+    lab.fill(10, "abcde", "abcde", (line,))
+    lab.move("a", "n", "abcd")
+    lab.run()
+    for number in range(20):
+        lab.submit("abcd"[number % 4], "n", line)
+        lab.run()
+    replies = dict(lab.at("e", "n").replies.known)
+    lab.sent.clear()
+    lab.move("b", "n", "abc")
+    lab.run()
+    assert lab.at("e", "n").history.site_list == ("a", "b", "c")
+    assert lab.at("e", "n").replies.known == replies
+    lab.sent.clear()
+    lab.submit("a", "n", line)
+    lab.run()
+    assert lab.sent["e"] == 0, "it knows that it left"
+
+
 def test_a_newcomer_whose_source_dies_gets_the_rest_from_another_site() -> None:
     lab = Counted("abc", batch=20)
     lab.fill(200, "ab", "a")

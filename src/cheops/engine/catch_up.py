@@ -10,6 +10,8 @@ only the source sends. So a log is sent once to a site that joins, however many 
   long, the next site that asks takes its place: so a document reaches a site however links fail.
 - A site sends its own new documents to all (exchange.py). It repeats them to each site that does not acknowledge them
   and has no source.
+- A site that comes back to the list lacks what was made without it. Nobody has sent that, so nobody repeats it: it
+  is asked, and chooses a source, like a new one. So does a site that left, for a later list (`Replica.was_absent`).
 - A site that never answers may hear nevertheless. It gets the first batch again and again, at long intervals.
 """
 
@@ -79,7 +81,8 @@ def _send_next(replica: Replica, peer: str, up: Container[str], out: Effects, no
     ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
     # By stamp, so that causes come before their effects: a batch that ends in the middle leaves nothing waiting.
     ops, more_ops = dispatch.first_batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
-    replies, more_replies = dispatch.first_batch(replica.replies.beyond(view.known_replies), replica.limits)
+    lacking = dispatch.replies_beyond(replica, peer, view.known_replies)
+    replies, more_replies = dispatch.first_batch(lacking, replica.limits)
     _send_batch(replica, peer, [*ops, *_listing_for(replica, peer, ops)], replies, up, out, now_ms)
     view.note_batch(_last(ops), _last_replies(replies), now_ms, unfinished=more_ops or more_replies)
 
@@ -95,11 +98,11 @@ def _listing_for(replica: Replica, peer: str, ops: list[Operation]) -> list[Oper
 
 def _repeat(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms: int) -> bool:
     """Send again what this site made and pushed, and the peer has not acknowledged. False if there is nothing of that,
-    or more than a batch: then the peer chooses a source."""
+    or more than a batch, or the peer was not on the list then: it chooses a source."""
     view, own = replica.peer(peer), replica.origin
-    if not covers(view.known, replica.history.floor):
+    if not covers(view.known, replica.history.floor) or replica.was_absent(peer):
         return False
-    known, owed = view.known.get(own, 0), replica.duties.owed_to(peer)
+    known, owed = view.known.get(own, 0), replica.owed_to(peer)
     ops = [op for op in replica.history.ops.values() if op.origin == own and op.seq > known]
     replies = [one for one in replica.replies.beyond(view.known_replies) if one.n <= owed.get(one.origin, 0)]
     if not ops and not replies:
@@ -238,5 +241,8 @@ def _is_possible(replica: Replica, site: str, now_ms: int) -> bool:
 
 
 def _lacks(replica: Replica, known: Vector, known_replies: Vector) -> bool:
-    """Whether another site, which knows this, has something that this one lacks."""
+    """Whether another site, which knows this, has something that this one lacks. What others replied is not sent to a
+    site that left."""
+    if replica.has_left:
+        known_replies = {one: n for one, n in known_replies.items() if one.site == replica.site}
     return not covers(replica.history.known, known) or not covers(replica.replies.known, known_replies)

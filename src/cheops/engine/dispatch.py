@@ -3,7 +3,7 @@
 What is sent, and when, is decided in exchange.py (what is new) and catch_up.py (what another site lacks).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from cheops.engine import tombstones
@@ -88,6 +88,12 @@ def send(  # noqa: PLR0913 - a message's fields
     )
     replica.outbox.note_sent(peer)
     out.others.append(Send(peer, message))
+
+
+def replies_beyond(replica: Replica, peer: str, known: Vector) -> Iterator[Reply]:
+    """The replies for a peer that knows this many of them, of all sites."""
+    wanted = replica.replies_for(peer)
+    return (reply for reply in replica.replies.beyond(known) if reply.n <= wanted.get(reply.origin, 0))
 
 
 def first_batch(documents: Iterable[SharedDocument], limits: Limits) -> tuple[list[SharedDocument], bool]:

@@ -44,7 +44,8 @@ def send_pending(replica: Replica, up: Container[str], out: Effects, now_ms: int
     is_proof = any(op.id in replica.proofs for op in ops)
     pushed = [peer for peer in involved if is_proof or not replica.peer(peer).is_catching_up]
     for peer in pushed:
-        replica.note_push(peer, now_ms)
+        if not replica.was_absent(peer):  # what it gets now waits there for what it lacks: it is asked soon
+            replica.note_push(peer, now_ms)
         if ops or peer in waited_for:
             acknowledgements.setdefault(peer, set())
         else:

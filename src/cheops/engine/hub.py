@@ -58,7 +58,7 @@ def assign(replica: Replica, replies: Iterable[Reply], up: Container[str]) -> se
             hub = replica.site  # nobody expects another reply, so nobody would miss it
         if hub == replica.site:
             replica.duties.owe(reply.origin, reply.n)
-            receivers.update(replica.targets())
+            receivers.update(site for site in replica.targets() if site in replica.history.site_list)
         else:
             replica.duties.owe(reply.origin, reply.n, hub)
             receivers.add(hub)
@@ -74,9 +74,11 @@ def batches_for(replica: Replica, peer: str) -> list[ReplyBatch]:
     """The replies that a peer gets from this site and that are not on their way to it, in parts that fit into one
     message each: at least one, which may be empty. The caller sends them."""
     view = replica.peer(peer)
-    if view.is_unknown or view.is_catching_up or peer not in set(replica.targets()):
+    if view.is_unknown or view.is_catching_up or replica.was_absent(peer) or peer not in set(replica.targets()):
         return [ReplyBatch((), NOTHING)]
-    owed = joined(replica.duties.owed_to(peer), {replica.origin: replica.next_reply - 1})
+    owed = replica.owed_to(peer)
+    if peer in replica.history.site_list:
+        owed = joined(owed, {replica.origin: replica.next_reply - 1})
     base = joined(view.known_replies, view.sent_replies)
     wanted = [reply for reply in replica.replies.beyond(base) if reply.n <= owed.get(reply.origin, 0)]
     found = []
@@ -235,7 +237,7 @@ def answer(replica: Replica, peer: str, message: Message, out: Effects, now_ms: 
     """A peer asks for what it lacks."""
     if not message.pull or peer not in set(replica.targets()):
         return
-    replies, _ = dispatch.first_batch(replica.replies.beyond(message.known_replies), replica.limits)
+    replies, _ = dispatch.first_batch(dispatch.replies_beyond(replica, peer, message.known_replies), replica.limits)
     after = {reply.origin: message.known_replies.get(reply.origin, 0) for reply in replies}
     passed = reports_for(replica, peer, now_ms)
     dispatch.send(replica, peer, out, replies=tuple(replies), replies_after=after, passed=passed)

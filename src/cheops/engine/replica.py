@@ -51,7 +51,7 @@ from cheops.engine.progress import PeerProgress, SealRequest, Source, progress_o
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType, RoundTrips
-from cheops.log.causality import NOTHING, Vector, contains, covers
+from cheops.log.causality import NOTHING, Vector, contains, covers, joined
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import MAX_SITES, Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
@@ -157,6 +157,11 @@ class Replica:
     @property
     def is_involved(self) -> bool:
         return self.site in self.history.site_list
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the resource is at other sites, and not at this one, as far as this one knows."""
+        return bool(self.history.site_list) and not self.is_involved
 
     @property
     def is_deleted(self) -> bool:
@@ -267,16 +272,42 @@ class Replica:
         view = self.peer(peer)
         if self.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
             return True
-        if view.source == self.site:  # it wants all that this site has
-            return view.is_behind(self.history.known, self.replies.known)
-        return view.is_behind(self.history.known, self.duties.owed_to(peer))
+        # A source sends all that this site has.
+        replies = self.replies_for(peer) if view.source == self.site else self.owed_to(peer)
+        return view.is_behind(self.history.known, replies)
 
     def owes(self, peer: str) -> bool:
         """Whether a peer is not known to have something that it must get from this very site."""
         view, own = self.peer(peer), self.origin
         if view.known.get(own, 0) < self.history.known.get(own, 0):
             return True
-        return not covers(view.known_replies, self.duties.owed_to(peer))
+        return not covers(view.known_replies, self.owed_to(peer))
+
+    def owed_to(self, peer: str) -> Vector:
+        """The replies that a peer must get from this very site, up to these numbers. What is owed to all is for those
+        on the list: a site that left needs operations only, to know that it left. If it is on a later list, it gets the
+        replies then."""
+        if peer in self.history.site_list:
+            return self.duties.owed_to(peer)
+        return self.duties.owed_to_one(peer)
+
+    def replies_for(self, peer: str) -> Vector:
+        """The replies that a peer gets if it wants all that this site has. A site that left gets those of its own: they
+        show it that an earlier store of it took part (incarnation.py)."""
+        if peer in self.history.site_list:
+            return self.replies.known
+        return joined(self.owed_to(peer), {one: n for one, n in self.replies.known.items() if one.site == peer})
+
+    def was_absent(self, peer: str) -> bool:
+        """Whether a peer lacks operations from a time when it was not on the list, so that nobody has sent them to it.
+        It chooses one site that does (catch_up.py)."""
+        known, listing = self.peer(peer).known, self.history.site_list_op
+        if listing is None or covers(known, listing.deps):  # the usual case
+            return False
+        since = self.history.listed_since(peer)
+        if peer in self.history.site_list:
+            return since is not None and not covers(known, since.deps)
+        return since is not listing  # the list that removed it was sent to it like any operation; this is a later one
 
     def awaits(self, site: str) -> bool:
         """Whether another site of the list is not known to have settled everything, or its last replies are missing."""

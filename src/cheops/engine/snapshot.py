@@ -40,7 +40,7 @@ def send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     """Send a peer a snapshot, or the next piece of the one that is on its way to it."""
     view = replica.peer(peer)
     if view.snapshot is None or not view.snapshot.held:
-        view.begin_snapshot(_outgoing(replica))
+        view.begin_snapshot(_outgoing(replica, peer))
     outgoing = view.snapshot
     assert outgoing is not None  # noqa: S101 - it has just begun, if there was none
     piece = outgoing.next_piece
@@ -59,15 +59,16 @@ def send_next(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     )
 
 
-def _outgoing(replica: Replica) -> OutgoingSnapshot:
-    """A snapshot of a resource as it is now."""
+def _outgoing(replica: Replica, peer: str) -> OutgoingSnapshot:
+    """A snapshot of a resource as it is now, for a peer."""
     history, limits = replica.history, replica.limits
     adopted = {history.adopted.hash} if history.adopted else set()
     hashes = sorted({op.matrix.hash for op in history.ops.values()} | adopted)
-    ops, replies = sorted(history.ops.values(), key=lambda op: op.stamp), list(replica.replies)
+    ops = sorted(history.ops.values(), key=lambda op: op.stamp)
+    replies = list(dispatch.replies_beyond(replica, peer, NOTHING))
     snapshot = Snapshot(
         dict(history.floor),
-        dict(replica.replies.known),
+        dict(replica.replies_for(peer)),
         replica.applied.base,
         history.adopted,
         epoch_records(history.epochs),

@@ -254,7 +254,7 @@ def is_undecided(replica: Replica, message: Message, now_ms: int) -> bool:
     somebody deletes that."""
     if not _is_later(replica, message) or gives_way(replica, message):
         return False
-    if replica.is_closed or not _has_left(replica):
+    if replica.is_closed or not replica.has_left:
         return replica.is_closed or _is_known_to_be_dropped(replica, message)
     heard = (view.same_life_ms for site in replica.sites if (view := replica.peers.get(site)))
     return bool(replica.sites) and not any(_is_fresh(heard_ms, now_ms) for heard_ms in heard)
@@ -262,7 +262,7 @@ def is_undecided(replica: Replica, message: Message, now_ms: int) -> bool:
 
 def _is_over(replica: Replica) -> bool:
     """Whether this site does not go on with the log."""
-    return replica.is_closed or _has_left(replica) or (_is_dropped_elsewhere(replica) and is_tombstone(replica))
+    return replica.is_closed or replica.has_left or (_is_dropped_elsewhere(replica) and is_tombstone(replica))
 
 
 def _is_fresh(heard_ms: int | None, now_ms: int) -> bool:
@@ -373,10 +373,6 @@ def note_dropped(replica: Replica, peer: str, message: Message, now_ms: int) -> 
 
 def last_stamp(replica: Replica) -> Stamp | None:
     """The last stamp in a log that is over for this site: a tombstone, or of a resource that it has left; else None."""
-    if not _has_left(replica) and not is_tombstone(replica):
+    if not replica.has_left and not is_tombstone(replica):
         return None
     return replica.history.latest
-
-
-def _has_left(replica: Replica) -> bool:
-    return bool(replica.history.site_list) and not replica.is_involved

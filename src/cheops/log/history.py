@@ -292,6 +292,17 @@ class History:
         past = (other for other in self.listings if other.is_before(op) and not excluding_seal(other, seals))
         return max(past, key=_stamp, default=None)
 
+    def listed_since(self, site: str) -> Operation | None:
+        """The operation since which a site is on the list without a break, or is not on it; the first that is left."""
+        is_listed, since = site in self.site_list, self.site_list_op
+        for op in sorted(self.listings, key=_stamp, reverse=True):
+            if op.id in self.orphans:
+                continue
+            if (site in (op.sites or ())) != is_listed:
+                break
+            since = op
+        return since
+
     def may_have_forgotten_newer(self, listing: Operation) -> bool:
         """Whether a newer list than this one may have been forgotten. Of the lists that all sites know, the newest is
         kept, and older ones only for other reasons."""
