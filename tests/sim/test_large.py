@@ -32,6 +32,8 @@ def test_a_mesh_of_sixty_sites_keeps_the_budgets() -> None:
     assert result.injected["region cut off"] > 0
     assert result.operations > SITES
     assert found(result, "heartbeats per site and second") > 5
+    for group in ("no fault", "no fault, by satellite", "crashes, cuts, new sites"):
+        assert found(result, f"bytes per operation and site, {group}") > 100, "some of each kind are weighed"
 
 
 def test_an_agent_closes_the_connections_that_it_used_longest_ago() -> None:

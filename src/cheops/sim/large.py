@@ -16,13 +16,14 @@ HEARTBEAT_BYTES = 4_096
 KNOWN_WITHIN_MS = 10_000
 CONNECTIONS = 40
 
-# Times the budget of an operation. By satellite the budget itself is not met yet: some messages count as lost while
-# their answers are on the way, where several sites write.
+# Times the budget of an operation, in messages. By satellite the budget itself is not met yet: some messages count as
+# lost while their answers are on the way, where several sites write.
 BY_SATELLITE = 2
-WITH_FAULTS = 6  # where a site of its resource has crashed, was cut off, or is new
+WITH_FAULTS, BYTES_WITH_FAULTS = 3, 2  # where a site of its resource has crashed, was cut off, or is new
 
-_REST_MS = 20_000  # at the end, in which nothing but heartbeats is sent
+_REST_MS = 15_000  # at the end, until nothing but heartbeats is sent
 _MEASURED_MS = 5_000
+_AT_REST = 0.01  # messages about resources per second and site
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def play_large(seed: int, names: tuple[str, ...], profile: Profile, patience_ms:
         world.run_until(world.now_ms + large_workload.WARM_UP_MS + profile.duration_ms)
         _heal(world)
         end_ms = world.now_ms + patience_ms
-        problems = ["nothing was checked"]
-        while problems and world.now_ms < end_ms:
+        problems, idle = ["nothing was checked"], 0
+        while (problems or idle > _AT_REST * len(names) * _MEASURED_MS / 1_000) and world.now_ms < end_ms:
             world.run_until(world.now_ms + _REST_MS - _MEASURED_MS)
             world.resolve_unknown()
             before, messages = world.meshes.sent.copy(), sum(sent.messages for sent in world.sent.values())
@@ -76,7 +77,7 @@ def play_large(seed: int, names: tuple[str, ...], profile: Profile, patience_ms:
             Measure("heartbeats per site and second", sum(beats.values()) / len(beats) / per_s, HEARTBEATS_PER_S),
             Measure("heartbeats per second, the most of one site", max(beats.values()) / per_s, 2 * HEARTBEATS_PER_S),
             Measure("bytes of a heartbeat", world.meshes.weighed_bytes / max(world.meshes.weighed, 1), HEARTBEAT_BYTES),
-            Measure("messages about resources per second, at rest", idle / per_s, 0.01 * len(names)),
+            Measure("messages about resources per second, at rest", idle / per_s, _AT_REST * len(names)),
             Measure("connections of an agent", max(world.connections.most.values()), CONNECTIONS),
             *(_change_measure(world, change) for change in world.changes),
         )
@@ -107,20 +108,20 @@ def _change_measure(world: LargeWorld, change: MembershipChange) -> Measure:
 
 def _operation_measures(world: LargeWorld) -> Iterator[Measure]:
     """Messages and bytes, per operation and site of its resource."""
-    groups: dict[str, tuple[int, Callable[[tuple[str, ...]], bool]]] = {
-        "no fault": (1, lambda sites: not world.met_fault(sites) and not world.is_slow(sites)),
-        "no fault, by satellite": (BY_SATELLITE, lambda sites: not world.met_fault(sites) and world.is_slow(sites)),
-        "crashes, cuts, new sites": (WITH_FAULTS, world.met_fault),
+    groups: dict[str, tuple[int, int, Callable[[tuple[str, ...]], bool]]] = {
+        "no fault": (1, 1, lambda sites: not world.met_fault(sites) and not world.is_slow(sites)),
+        "no fault, by satellite": (BY_SATELLITE, 1, lambda sites: not world.met_fault(sites) and world.is_slow(sites)),
+        "crashes, cuts, new sites": (WITH_FAULTS, BYTES_WITH_FAULTS, world.met_fault),
     }
-    for group, (factor, is_in) in groups.items():
+    for group, (messages, bytes_, is_in) in groups.items():
         counted = world.decided.keys() - world.uncounted
         chosen = [name for name in world.sent if name in counted and is_in(world.last_sites(name))]
         if chosen:
             yield _per_site(
-                world, chosen, f"messages per operation and site, {group}", factor * MESSAGES_PER_SITE, "messages"
+                world, chosen, f"messages per operation and site, {group}", messages * MESSAGES_PER_SITE, "messages"
             )
             weighed = [name for name in chosen if world.sent[name].is_weighed]
-            yield _per_site(world, weighed, f"bytes per operation and site, {group}", factor * BYTES_PER_SITE, "bytes")
+            yield _per_site(world, weighed, f"bytes per operation and site, {group}", bytes_ * BYTES_PER_SITE, "bytes")
 
 
 def _per_site(world: LargeWorld, resources: Iterable[str], what: str, budget: float, count: str) -> Measure:

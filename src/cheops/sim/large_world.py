@@ -27,7 +27,7 @@ REGION = 25  # sites
 _SLOW, _SLOW_OF = 1, 10  # which regions of so many are reached by satellite
 _NEAR_MS, _FAR_MS, _SATELLITE_MS = (1, 8), (10, 60), (280, 330)  # one way
 _TICK_MS = 100
-_WEIGHED = 8  # of so many resources, the messages of one are encoded: to do so with all takes too long
+_WEIGHED = 300  # resources, whose messages are encoded: to do so with all takes too long
 
 
 @dataclass(slots=True)
@@ -197,7 +197,9 @@ class LargeWorld(World):
         resource, peer = send.message.resource, send.peer
         sent = self.sent.get(resource)
         if sent is None:
-            sent = self.sent[resource] = Sent(is_weighed=len(self.sent) % _WEIGHED == 0)
+            sent = self.sent[resource] = Sent(
+                is_weighed=len(self.sent) % max(self.profile.resources // _WEIGHED, 1) == 0
+            )
         sent.messages += 1
         if sent.is_weighed:
             sent.bytes += self._weigh(node.name, send)
