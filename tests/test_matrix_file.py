@@ -154,7 +154,7 @@ BAD = [
     ("matrix:\n  - {}", "2: matrix[0]: 'before' is missing"),
     (
         papers(KEEP, KEEP + ', "Why": "x"'),
-        "3: ResolutionMatrix[1].Why: unknown key; Known here: After, Before, Concurrent, Result",
+        "3: ResolutionMatrix[1].Why: unknown key. Known here: After, Before, Concurrent, Result",
     ),
     (
         "matrix:\n  - {before: a, after: a, reslt: take-one}",

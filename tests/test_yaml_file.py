@@ -87,7 +87,7 @@ BAD = [
         'sites:\n  a: {up: "\\e[31mX\\a"}',
         "2: sites.a.up: expected true or false (without quotes), found '�[31mX�'",
     ),
-    ("a: &a [*a]\nsites: *a", "1: a: unknown key; Known here: here, sites"),
+    ("a: &a [*a]\nsites: *a", "1: a: unknown key. Known here: here, sites"),
 ]
 
 

@@ -76,8 +76,8 @@ class Value:
         for name, value in values.items():
             if name not in allowed:
                 meant = nearest(name, allowed)
-                hint = f"did you mean '{meant}'? " if meant else ""
-                raise value.fail(f"unknown key; {hint}Known here: {listed(allowed)}")
+                hint = f"; did you mean '{meant}'?" if meant else "."
+                raise value.fail(f"unknown key{hint} Known here: {listed(allowed)}")
         for name in required:
             if name not in values:
                 raise self.fail(f"'{name}' is missing")

@@ -396,7 +396,7 @@ BAD_TYPES = [
     ("{limits: {files: 2}}", ".limits.files: expected a whole number from 3 to 1,048,576, found '2'"),
     (
         "{limits: {ram: 1GiB}}",
-        ".limits.ram: unknown key; Known here: cpu, files, memory, processes",
+        ".limits.ram: unknown key. Known here: cpu, files, memory, processes",
     ),
 ]
 

@@ -89,9 +89,9 @@ def choice(known: Iterable[str], convert: Callable[[str], T]) -> ValueType[T]:
         text = value.string()
         if text not in names:
             meant = nearest(text, names)
-            hint = f"did you mean '{meant}'? " if meant else ""
+            hint = f"; did you mean '{meant}'?" if meant else "."
             shown = printable(shortened(text))
-            raise value.fail(f"unknown value '{shown}'; {hint}Known here: {listed(names, most=len(names))}")
+            raise value.fail(f"unknown value '{shown}'{hint} Known here: {listed(names, most=len(names))}")
         return convert(text)
 
     return ValueType(", ".join(f"`{name}`" for name in names), read)
