@@ -3,6 +3,7 @@
 from cheops.engine.documents import Ledger, Message
 from cheops.engine.events import ClientLeft, Effects, Queried
 from cheops.engine.evidence import Presence, evidence_of, pending_at
+from cheops.engine.ledger import save as save_ledger
 from cheops.engine.settings import Limits
 from cheops.engine.status import Overall, SiteStatus, status
 from cheops.log.operation import Operation, Origin
@@ -139,7 +140,7 @@ def test_of_a_site_that_lags_only_the_difference_is_written() -> None:
     lab.run()
     a = lab.nodes["a"].origin
     out = Effects()
-    lab.at("a", "n").save_ledger(out)
+    save_ledger(lab.at("a", "n"), out)
     [saved] = [d.progress for d in out.documents.values() if isinstance(d, Ledger)]
     assert saved is not None
     assert (saved.known[a], saved.peers["b"].known, saved.peers["c"].known) == (6, {}, {a: 5})
@@ -150,7 +151,7 @@ def test_a_site_that_names_any_number_of_origins_is_not_saved() -> None:
     invented = {Origin(f"x{n}", "1"): 1 for n in range(6_000)}
     lab.at("a", "n").peer("c").observe(Message("n", "1", known=invented), lab.now_ms)
     out = Effects()
-    lab.at("a", "n").save_ledger(out)
+    save_ledger(lab.at("a", "n"), out)
     [saved] = [d.progress for d in out.documents.values() if isinstance(d, Ledger)]
     assert saved is not None
     assert list(saved.peers) == ["b"]

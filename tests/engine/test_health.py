@@ -256,6 +256,19 @@ def test_the_ledger_is_not_written_for_every_operation() -> None:
     assert all(one is other for one, other in pairwise(ledgers[1:]))
 
 
+def test_a_resource_that_somebody_looks_at_all_the_time_is_saved_as_converged() -> None:
+    """The answers of other sites, which whoever asks waits for, keep it from coming to rest."""
+    lab = made()
+    lab.submit("a", "n", "inc 1")
+    deliver(lab)
+    assert saved(lab, at="a") == ["converging"]
+    for _ in range(20):
+        lab.now_ms += 200
+        lab.take("a", Queried("n", refresh=True))
+        deliver(lab)
+    assert saved(lab, at="a") == ["converged"]
+
+
 @pytest.mark.parametrize("kind", [Kind.NORMAL, Kind.FORCE])
 def test_the_saved_state_is_the_computed_one_at_rest(kind: Kind) -> None:
     lab = made("abc")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from cheops.engine import incarnation
+from cheops.engine import incarnation, ledger
 from cheops.engine.documents import Message
 from cheops.engine.events import Effects, Received, StoreOutdated, Verified
 from cheops.engine.health import State
@@ -161,7 +161,7 @@ def test_a_matrix_of_the_wrong_time_is_introduced_again() -> None:
     lab.run()
     lab.submit("a", "f", "add two", matrix=with_note("two"))
     lab.run()
-    lab.at("a", "f").save_ledger(out := Effects())
+    ledger.save(lab.at("a", "f"), out := Effects())
     for document in out.documents.values():
         lab.nodes["a"].disk.put(document)
     cure(lab, "a")

@@ -186,7 +186,7 @@ def test_a_resource_that_cannot_be_loaded_is_an_error_and_no_endless_wait(monkey
         def broken(*_args: Any) -> None:
             raise OverflowError("planted")
 
-        monkeypatch.setattr("cheops.engine.replica.Replica.load", broken)
+        monkeypatch.setattr("cheops.engine.ledger.load", broken)
         with pytest.raises(CheopsError, match="cannot be used"):
             await asyncio.wait_for(pump.replica("one"), 10)
         assert recorder.faults

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cheops.engine import restoration
+from cheops.engine import ledger, restoration
 from cheops.engine.documents import Document, Key, key_of
 from cheops.engine.events import (
     Effect,
@@ -63,13 +63,13 @@ def _site() -> Site:
 def _loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The resources that are restored from now on."""
     found: list[str] = []
-    load = Replica.load
+    load = ledger.load
 
-    def counted(self: Replica, documents: tuple[Document, ...]) -> object:
-        found.append(self.resource)
-        return load(self, documents)
+    def counted(replica: Replica, documents: tuple[Document, ...]) -> object:
+        found.append(replica.resource)
+        return load(replica, documents)
 
-    monkeypatch.setattr(Replica, "load", counted)
+    monkeypatch.setattr(ledger, "load", counted)
     return found
 
 

@@ -345,7 +345,7 @@ def test_honest_sites_never_fall_apart_over_a_policy(profile: str, monkeypatch: 
             if not any(problem.startswith(f"{name}:") for name in clashes)
         ]
         assert not problems, f"seed {seed}"
-    assert len(judged) > 500
+    assert len(judged) > 300  # so that it is not for lack of operations
 
 
 # -- in the file -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from cheops.engine import (
     incarnation,
+    ledger,
     replies,
     retention,
     tombstones,
@@ -35,7 +36,7 @@ _SHORT_QUEUE = 2  # about the share of one site in the profile `members`
 def silence_means_lacking() -> Iterator[None]:
     """What peers have is forgotten when a resource leaves memory; what is not known of them counts as missing."""
     with (
-        patch.object(Replica, "_progress", lambda _self: None),
+        patch.object(ledger, "_progress", lambda _replica: None),
         patch.object(Evidence, "_absence", lambda _self, _op: Presence.LACKS),
     ):
         yield
@@ -48,14 +49,14 @@ def absence_means_done() -> AbstractContextManager[object]:
 
 def reports_of_lost_stores() -> AbstractContextManager[object]:
     """The saved report of a peer counts although its store was replaced since."""
-    true = Replica._load_peers
+    true = ledger._load_peers
 
-    def trusting(self: Replica) -> None:
-        met, self.met = self.met, {}
-        true(self)
-        self.met = met
+    def trusting(replica: Replica) -> None:
+        met, replica.met = replica.met, {}
+        true(replica)
+        replica.met = met
 
-    return patch.object(Replica, "_load_peers", trusting)
+    return patch.object(ledger, "_load_peers", trusting)
 
 
 def damage_unseen() -> AbstractContextManager[object]:
@@ -82,7 +83,7 @@ def leavers_never_told() -> AbstractContextManager[object]:
 def interrupted_replays_forgotten() -> AbstractContextManager[object]:
     """A crash makes a site forget that a replay was interrupted. For a replay from a base this is harmless, because the
     ledger names the keys that are dirty as well; after a replay from the reset nothing else does."""
-    return patch.object(Replica, "save_unfinished_replay", lambda *_, **__: None)
+    return patch.object(ledger, "save_unfinished_replay", lambda *_, **__: None)
 
 
 def checkpoints_without_a_seal() -> AbstractContextManager[object]:

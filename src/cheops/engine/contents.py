@@ -27,7 +27,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from cheops.engine import admission, incarnation
+from cheops.engine import admission, incarnation, ledger
 from cheops.engine.documents import MAX_LOST, LostContent, Message, Proof, Report, key_of
 from cheops.engine.events import Effects, Notify
 from cheops.engine.intake import BAD_NUMBER
@@ -118,7 +118,7 @@ def _replace(replica: Replica, held: Operation, op: Operation, out: Effects) -> 
     out.documents[key_of(op)] = op
     if replica.applied.content_replaced(op.id) or may_have_run:
         # The application holds the effect of the other one. Something that wipes it must run before anything else.
-        replica.mark_dirty((held.key,), out)
+        ledger.mark_dirty(replica, (held.key,), out)
 
 
 def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:

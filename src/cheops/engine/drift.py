@@ -11,6 +11,7 @@ can raise an alarm, but cannot end those of others. A finding ends
 It is part of the ledger, so it outlives a restart.
 """
 
+from cheops.engine import ledger
 from cheops.engine.documents import Drift
 from cheops.engine.events import Effects, Notify, Verified
 from cheops.engine.replica import Replica
@@ -33,7 +34,7 @@ def record(replica: Replica, finding: Verified, out: Effects) -> None:
             out.others.append(Notify(replica.resource, DRIFTED, None, finding.differs, str(finding.at_ms)))
         replica.drifts[finding.by] = Drift(finding.by, finding.differs, dict(replica.history.known))
     if before is not None or finding.differs:
-        replica.save_ledger(out)
+        ledger.save(replica, out)
 
 
 def found(replica: Replica) -> str:

@@ -199,7 +199,7 @@ def pending_at(replicas: Iterable[Replica]) -> dict[str, int | None]:
     """For each site, the operations that are pending there, over all of these resources; None if that is not known."""
     pending: dict[str, int | None] = {}
     for replica in replicas:
-        if not replica.is_saved_unsynced:
+        if not replica.saved.unsynced:
             continue  # all its sites have everything
         pending[replica.site] = (pending.get(replica.site) or 0) + len(replica.drafts)
         for site in replica.targets():

@@ -11,7 +11,7 @@ Only sites involved in a resource get messages about it: see `Replica.targets`.
 
 from collections.abc import Container, Iterable, Mapping
 
-from cheops.engine import admission, contents, dispatch, hub, snapshot, tombstones
+from cheops.engine import admission, contents, dispatch, hub, ledger, snapshot, tombstones
 from cheops.engine.documents import MAX_WANTED, Message, key_of
 from cheops.engine.events import Effects
 from cheops.engine.replica import Replica
@@ -240,7 +240,7 @@ def _deliver_one(
         if replica.history.take_lost_root():
             # What this site had forgotten belonged to a resource that gives way: start over with the other one.
             snapshot.start_over(replica, None, out)
-            replica.save_ledger(out)
+            ledger.save(replica, out)
         return True
     return False
 

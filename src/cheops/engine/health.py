@@ -4,8 +4,9 @@ The ledger holds the state, and the store counts resources by it. So it is known
 which, without loading any, also right after a restart. It does not depend on which sites are reachable at the moment:
 `status` adds that. A resource that is not in memory keeps the state that it last had.
 
-A state is saved together with what has changed it, with one exception: `converged` may wait until the resource is at
-rest, because the ledger is written then anyway. Until then the store says `converging`.
+A state is saved together with what has changed it, with one exception: `converged` waits until the resource is at
+rest, because the ledger is written then anyway. Until then the store says `converging`. Where somebody asks all the
+time, the answers of other sites keep it from resting; then `converged` is saved after a while.
 
 `deleted` is what a tombstone is counted in (see `tombstones`). It is not listed with the others, and its ledger says
 when it may be dropped.
@@ -17,7 +18,7 @@ sites have reported; one that was anything else stays what it was, because nobod
 from collections.abc import Iterable
 from enum import StrEnum
 
-from cheops.engine import drift, incarnation, tombstones
+from cheops.engine import drift, incarnation, ledger, tombstones
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
 from cheops.engine.evidence import evidence_of, origin_of
@@ -39,20 +40,29 @@ class State(StrEnum):
 
 TROUBLED = (State.DIVERGED, State.ORDER_NOT_ENFORCED)
 _SETTLED = ("", State.CONVERGED, State.DELETED)
+_LATEST_MS = 3_000  # after which `converged` is saved, although the resource is not at rest
 _LATER_PART = 10  # of the time that a tombstone is kept: when it is looked at again, if it could not be dropped
 
 
 # -- saving it -----------------------------------------------------------------------------------------
 
 
-def save(replica: Replica, out: Effects, *, unsynced: bool, parked: bool) -> None:
+def save(replica: Replica, out: Effects, now_ms: int, *, unsynced: bool, parked: bool) -> None:
     """At the end of a step. `parked`: nothing more happens until another site is up, so `converged` cannot wait."""
     state = counted_state(replica)
-    if state == State.CONVERGED and not parked and replica.state not in {State.CONVERGED, *TROUBLED}:
+    if state != State.CONVERGED:
+        replica.converged_ms = None
+    elif replica.converged_ms is None:
+        replica.converged_ms = now_ms
+    if _may_wait(replica, now_ms) and not parked and replica.state not in {State.CONVERGED, *TROUBLED}:
         state = replica.state or State.UNKNOWN  # until it is at rest
     if state == State.DELETED and replica.state != State.DELETED:
         tombstones.bury(replica, out)
-    replica.save_state(out, state, unsynced=unsynced or replica.is_saved_unsynced, due_ms=_due_ms(replica, state))
+    ledger.save_state(replica, out, state, unsynced=unsynced or replica.saved.unsynced, due_ms=_due_ms(replica, state))
+
+
+def _may_wait(replica: Replica, now_ms: int) -> bool:
+    return replica.converged_ms is not None and now_ms - replica.converged_ms < _LATEST_MS
 
 
 def save_at_rest(replica: Replica, out: Effects, now_ms: int) -> None:
@@ -60,8 +70,8 @@ def save_at_rest(replica: Replica, out: Effects, now_ms: int) -> None:
     due_ms = _due_ms(replica, state)
     if due_ms is not None and due_ms <= now_ms:  # it could not be dropped: a site of its list was removed, say
         due_ms = now_ms + replica.limits.tombstone_ms // _LATER_PART
-    replica.save_state(out, state, unsynced=False, due_ms=due_ms)
-    replica.save_progress(out)
+    ledger.save_state(replica, out, state, unsynced=False, due_ms=due_ms)
+    ledger.save_progress(replica, out)
 
 
 def _due_ms(replica: Replica, state: str) -> int | None:

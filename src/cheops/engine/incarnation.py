@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from cheops.engine import retention
+from cheops.engine import ledger, retention
 from cheops.engine.documents import (
     NO_LINEAGE,
     ClosedIncarnation,
@@ -221,13 +221,13 @@ def _without_rules_of(gone: dict[OpId, Operation], document: Document, out: Effe
     if not isinstance(document, Ledger) or not introduced:
         return document
     adopted = document.adopted  # without it, that of the operations that are left is in force
-    ledger = replace(
+    kept = replace(
         document,
         adopted=None if adopted and adopted.introduced in introduced else adopted,
         epochs=tuple(epoch for epoch in document.epochs if epoch.introduced not in introduced),
     )
-    out.documents[key_of(ledger)] = ledger
-    return ledger
+    out.documents[key_of(kept)] = kept
+    return kept
 
 
 def withdraw_loser(replica: Replica, op: Operation, out: Effects) -> None:
@@ -258,10 +258,10 @@ def distrust(replica: Replica, out: Effects) -> None:
     replica.distrusted |= set(_keys(replica))
     if applied.base is not None:
         applied.start_over(applied.base)
-        replica.save_unfinished_replay(out, from_start=True)
+        ledger.save_unfinished_replay(replica, out, from_start=True)
         return
     if not replica.type.creates:
-        replica.mark_dirty(_keys(replica), out)
+        ledger.mark_dirty(replica, _keys(replica), out)
 
 
 def _keys(replica: Replica) -> tuple[str, ...]:
@@ -296,7 +296,7 @@ def _distrust_new_keys(replica: Replica, out: Effects) -> None:
     if replica.applied.base is None and not replica.type.creates:
         new = set(_keys(replica)) - replica.distrusted
         if new:
-            replica.mark_dirty(tuple(sorted(new)), out)
+            ledger.mark_dirty(replica, tuple(sorted(new)), out)
     replica.distrusted |= set(_keys(replica))
     views = [replica.peers.get(peer) for peer in replica.targets()]
     # While nothing is known, there are no sites to hear either.
@@ -320,7 +320,7 @@ def trust(replica: Replica, out: Effects) -> None:
     """The applications were compared, and are equal: what they hold is what the operations give."""
     if doubt(replica):
         replica.applied.clear_dirty()
-        replica.save_ledger(out)
+        ledger.save(replica, out)
 
 
 # -- earlier stores of other sites ------------------------------------------------------------------------

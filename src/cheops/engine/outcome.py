@@ -5,7 +5,7 @@ A definite failure at the origin makes an operation void; elsewhere it means tha
 never guessed: see `doubt`.
 """
 
-from cheops.engine import drift, incarnation, retention
+from cheops.engine import drift, incarnation, ledger, retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Resolved, Result, Retried, Verified
 from cheops.engine.replica import Replica
@@ -76,7 +76,7 @@ def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Out
         case Purpose.DRAFT if op and last.in_doubt:
             replica.drafts.doubt(op.id)
         case Purpose.LEAVE if maybe:
-            replica.mark_dirty(("*",), out)
+            ledger.mark_dirty(replica, ("*",), out)
     if op and replica.drafts.is_in_doubt(op.id):
         out.forget.remove(("started", replica.resource))  # a crash must not make the doubt forgotten
 
@@ -110,7 +110,7 @@ def _rebase(replica: Replica, name: str, out: Effects) -> bool:
 def invalidate_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
     """A replay was interrupted: it is run again, even after a crash."""
     dirty = replica.applied.invalidate_replay(wanted)
-    replica.save_unfinished_replay(out, dirty, from_start=wanted.from_start)
+    ledger.save_unfinished_replay(replica, out, dirty, from_start=wanted.from_start)
 
 
 def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
@@ -290,7 +290,7 @@ def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, .
             replica.slot.retry_much_later(now_ms)
             return
         replica.applied.record_start()
-        replica.save_ledger(out)
+        ledger.save(replica, out)
     if running.rewritten is not None:
         # The commands of a logic plugin belong to no single operation: if one failed, all that it rewrote failed. The
         # base of the replay ran by itself and keeps its own outcome.
@@ -382,9 +382,9 @@ def after_crash(replica: Replica, started: Started, out: Effects) -> None:
     if started.replay and started.from_start:
         invalidate_replay(replica, Plan(from_start=True), out)
     elif started.replay:
-        replica.mark_dirty(started.dirty, out)
+        ledger.mark_dirty(replica, started.dirty, out)
     elif op is not None and op.kind is Kind.SITES:
-        replica.mark_dirty(started.dirty, out)  # the copy may be half deleted
+        ledger.mark_dirty(replica, started.dirty, out)  # the copy may be half deleted
     elif op is not None and started.hook:
         replica.applied.record_failure(op.id, "the site stopped while on_error was running")
     elif op is not None:

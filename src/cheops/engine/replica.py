@@ -15,46 +15,39 @@
     seal_request   what this site wants to seal, and what others stated        progress.py
     clients   clients that wait for replies                                    replies.py
 
-History, applied state, drafts, replies and the last statement of this site are durable: `load` rebuilds them from
-documents. What peers have is as of when the ledger was last saved; a peer that may be missing something is asked again.
-The others are empty after a restart, and clients ask again.
+History, applied state, drafts, replies and the last statement of this site are durable: ledger.py saves what is not a
+document of its own, and restores all of it. What peers have is as of when the ledger was last saved; a peer that may be
+missing something is asked again. The others are empty after a restart, and clients ask again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from operator import attrgetter
 from types import MappingProxyType
 
 from cheops.engine.documents import (
-    Document,
     Drift,
-    Inherited,
-    Ledger,
     Message,
     Progress,
     Proof,
     Report,
-    Started,
     Withdrawn,
-    epoch_records,
-    epochs_from,
     key_of,
-    read,
     reply_key,
-    written,
 )
 from cheops.engine.events import Effects, SitesRemoved
 from cheops.engine.mailboxes import Duties, Inbox, Outbox
 from cheops.engine.pieces import Assemblies
-from cheops.engine.progress import PeerProgress, SealRequest, Source, progress_of, says_the_same
+from cheops.engine.progress import PeerProgress, SealRequest, Source
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType, RoundTrips
-from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import MAX_SITES, Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
+from cheops.log.operation import Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
 from cheops.log.policy import Policy
 from cheops.log.seals import excluding_seal
 
@@ -76,6 +69,17 @@ class RemovedSites(set[str]):
         self.update(event.sites)
         self.ever.update(event.sites, event.admitted)
         return back
+
+
+@dataclass
+class SavedLedger:
+    """What the saved ledger says, so that it is written again only when that changes (ledger.py)."""
+
+    unsynced: bool = False
+    closed: bool = False
+    rejections: int = 0
+    dirty: tuple[str, ...] = ()
+    progress: Progress | None = None
 
 
 class Replica:
@@ -126,18 +130,14 @@ class Replica:
         self.inherited: tuple[Origin, ...] = ()
         self.is_catching_up = False
         self.distrusted: set[str] = set()
-        # What the saved ledger says, so that it is written again only when that changes.
-        self.is_saved_unsynced = False
+        self.saved = SavedLedger()
         self.state = ""  # a health.State, see there
         self.is_resting = False  # no event concerned it for a while
+        self.converged_ms: int | None = None  # since when it is, as far as this site knows (health.py)
         self.due_ms: int | None = None  # when a tombstone may be dropped, as the ledger says
         # What the log had when this site said that it may be dropped, and promised to add nothing: see tombstones.py.
         self._ready_at: Vector | None = None
         self._closed_at: Vector | None = None
-        self._saved_closed = False
-        self._saved_rejections = 0
-        self._saved_dirty: tuple[str, ...] = ()
-        self._saved_progress: Progress | None = None
 
     # -- lookups -------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class Replica:
         must_know = (listing.id, *self._seals_against(site))
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
 
-    def _untold(self) -> Iterator[str]:
+    def untold(self) -> Iterator[str]:
         """The sites that left and are not known to know it; also one that was removed from the mesh: it may be back."""
         for site in sorted(self.history.ever_listed.difference(self.history.site_list)):
             if site != self.site and (site in self.gone or not self._has_left(site)):
@@ -304,10 +304,22 @@ class Replica:
         known, listing = self.peer(peer).known, self.history.site_list_op
         if listing is None or covers(known, listing.deps):  # the usual case
             return False
-        since = self.history.listed_since(peer)
+        since = self._listed_since(peer)
         if peer in self.history.site_list:
             return since is not None and not covers(known, since.deps)
         return since is not listing  # the list that removed it was sent to it like any operation; this is a later one
+
+    def _listed_since(self, site: str) -> Operation | None:
+        """The operation since which a site is on the list without a break, or is not on it; the first that is left."""
+        history = self.history
+        is_listed, since = site in history.site_list, history.site_list_op
+        for op in sorted(history.listings, key=attrgetter("stamp"), reverse=True):
+            if op.id in history.orphans:
+                continue
+            if (site in (op.sites or ())) != is_listed:
+                break
+            since = op
+        return since
 
     def awaits(self, site: str) -> bool:
         """Whether another site of the list is not known to have settled everything, or its last replies are missing."""
@@ -315,6 +327,14 @@ class Replica:
         if view.is_unknown or not covers(view.settled, self.history.known):
             return not self.has_dropped(site)
         return any(n > self.replies.known.get(one, 0) for one, n in view.known_replies.items() if one.site == site)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether there is something to do that waits for no other site."""
+        slot, applied = self.slot, self.applied
+        if slot.running or slot.is_retrying or self.drafts or self.inbox.waiting or applied.unknown:
+            return True
+        return bool(self.outbox.has_deferred or self.duties.unsent or not applied.is_settled)
 
     @property
     def is_synced(self) -> bool:
@@ -383,148 +403,15 @@ class Replica:
         for origin, n in self.replies.known.items():
             self.duties.owe(origin, n)
 
-    def outlive(self, before: "Replica") -> None:
-        """Take over what is not in the store from the state that a fault ended: a run that is under way goes on, and
-        clients still wait."""
-        self.slot, self.clients = before.slot, before.clients
-
-    # -- from and to the store -----------------------------------------------------------------------------
-
-    def load(self, documents: Iterable[Document]) -> Started | None:
-        """Restore the state from the store; return the run that was under way, if any."""
-        documents = tuple(documents)  # what is one already is not copied
-        started = next((d for d in documents if isinstance(d, Started)), None)
-        # The ledger first: it says from where operations count. Then operations, then the replies that refer to them.
-        ops = sorted((d for d in documents if isinstance(d, Operation)), key=attrgetter("stamp"))
-        for ledger in (d for d in documents if isinstance(d, Ledger)):
-            self._load_ledger(ledger, [op for op in ops if op.verdict is not None])
-        self.drafts.load(op for op in ops if op.verdict is None)
-        for op in ops:
-            if op.verdict is not None:
-                self.add(op)
-        replies = sorted((d for d in documents if isinstance(d, Reply)), key=attrgetter("n"))
-        # Those of this store last: they say more than what an earlier store of this site replied.
-        for reply in (reply for reply in replies if reply.origin != self.origin):
-            self.replies.take(reply)
-        for reply in (reply for reply in replies if reply.origin == self.origin):
-            self.replies.take(reply)
-            self.applied.load_reply(reply)
-        self.applied.drop_stale_failures()
-        if self._saved_dirty:
-            self.applied.mark_dirty(self._saved_dirty)
-        self.statement = next((d for d in documents if isinstance(d, Statement)), None)
-        for proof in (d for d in documents if isinstance(d, Proof)):
-            self.keep_proof(proof)
-        self.withdrawn = {d.op.id: d for d in documents if isinstance(d, Withdrawn)}
-        self.inherited = next((d.origins for d in documents if isinstance(d, Inherited)), ())
-        if self._saved_closed:
-            self._closed_at = dict(self.history.known)
-        self._load_peers()
-        if self.is_saved_unsynced:
-            self.owe_replies()
-        return started
-
-    def _load_ledger(self, ledger: Ledger, ops: list[Operation]) -> None:
-        folded = ledger.base.vector if ledger.base else {}
-        self.history.restore(
-            ledger.floor,
-            folded,
-            epochs_from(ledger.epochs),
-            ledger.rejected_matrices,
-            ledger.adopted,
-            read(ledger.contents),
-            ops,
-        )
-        self.history.ever_listed.update(ledger.untold)
-        self.replies.skip_to(ledger.reply_floor)
-        self.applied.load_base(ledger.base, applied=ledger.base_applied)
-        self.is_saved_unsynced, self.state = ledger.unsynced, ledger.state
-        self.drifts = {one.by: one for one in ledger.drifts}
-        self._saved_rejections = len(ledger.rejected_matrices)
-        self._saved_dirty = ledger.dirty
-        self._saved_progress = ledger.progress
-        self.due_ms, self._saved_closed = ledger.due_ms, ledger.closed
-
-    def _load_peers(self) -> None:
-        """Restore what the peers have. A report of a store that was replaced since says nothing about the new one."""
-        saved = self._saved_progress
-        if saved is None:
-            return
-        for site, record in saved.peers.items():
-            store = store_of(record.incarnation)
-            if store == self.met.get(site, store):
-                self.peer(site).restore(record, saved)
-                if not self.proofs:  # otherwise contents must be compared, which only a new report allows
-                    owed = self.replies.known if self.is_saved_unsynced else NOTHING
-                    self.peer(site).skip_question(self.history.known, owed)
-
-    def save_ledger(self, out: Effects) -> None:
-        self._saved_rejections, self._saved_dirty = len(self.history.rejected_matrices), self.applied.dirty
-        self._saved_progress, self._saved_closed = self._progress(), self.is_closed
-        ledger = Ledger(
-            self.resource,
-            unsynced=self.is_saved_unsynced,
-            floor=dict(self.history.floor),
-            reply_floor={origin: n for origin, n in self.replies.known.items() if n},
-            base=self.applied.base,
-            base_applied=self.applied.base_applied,
-            adopted=self.history.adopted,
-            epochs=epoch_records(self.history.epochs),
-            rejected_matrices=frozenset(self.history.rejected_matrices),
-            contents=written(self.history.contents.floor),
-            dirty=self.applied.dirty,
-            drifts=tuple(self.drifts.values()),
-            state=self.state,
-            progress=self._saved_progress,
-            generation=self.origin.generation,
-            due_ms=self.due_ms,
-            closed=self._saved_closed,
-            untold=tuple(self._untold())[:MAX_SITES],
-        )
-        out.documents[key_of(ledger)] = ledger
-
-    def save_state(self, out: Effects, state: str, *, unsynced: bool, due_ms: int | None = None) -> None:
-        """Save the state, whether this resource must be loaded when the site starts again, and when it may be dropped,
-        if they have changed."""
-        if (self.is_saved_unsynced, self.state, self.due_ms) != (unsynced, state, due_ms):
-            self.is_saved_unsynced, self.state, self.due_ms = unsynced, state, due_ms
-            self.save_ledger(out)
-
     def note_ready(self) -> None:
         """This site has nothing against forgetting the resource. It may still add to the log."""
         self._ready_at = dict(self.history.known)
 
-    def close(self, out: Effects) -> None:
-        """Promise that this site adds nothing to the log."""
+    def note_closed(self) -> None:
+        """This site adds nothing to the log as it is now. The caller saves that (ledger.py)."""
         self._closed_at = dict(self.history.known)
-        self.save_ledger(out)
 
-    def save_progress(self, out: Effects) -> None:
-        """Save what the peers have, if that says more than the ledger; before the resource leaves memory."""
-        # Not for a later time alone: that would be a write for each look at a resource that does not change.
-        if not says_the_same(self._progress(), self._saved_progress):
-            self.save_ledger(out)
-
-    def _progress(self) -> Progress | None:
-        # Only of sites that were ever on the list: any site may send a message.
-        peers = {site: peer for site, peer in self.peers.items() if site in self.history.ever_listed}
-        return progress_of(peers, self.history.known, self.replies.known, self.applied.digest())
-
-    def save_changes(self, out: Effects) -> None:
-        """Save the ledger if something changed in this step that must outlive a crash."""
-        # Without this, a rejected matrix could be in force again after a restart, once its operation is forgotten; and
-        # nobody would know that the application still holds something that no operation stands for.
-        # And a promise about a log that has grown since would count for the longer one.
-        now = (len(self.history.rejected_matrices), self.applied.dirty, self.is_closed)
-        if now != (self._saved_rejections, self._saved_dirty, self._saved_closed):
-            self.save_ledger(out)
-
-    def mark_dirty(self, keys: tuple[str, ...], out: Effects) -> None:
-        """The application may hold anything of these keys; this is remembered across a crash."""
-        self.applied.mark_dirty(keys)
-        self.save_unfinished_replay(out, keys)
-
-    def save_unfinished_replay(self, out: Effects, dirty: tuple[str, ...] = (), *, from_start: bool = False) -> None:
-        """Remember across a crash that the application may hold parts of these keys, until a replay wipes them."""
-        started = Started(self.resource, 0, None, replay=True, from_start=from_start, dirty=dirty)
-        out.documents[key_of(started)] = started
+    def outlive(self, before: "Replica") -> None:
+        """Take over what is not in the store from the state that a fault ended: a run that is under way goes on, and
+        clients still wait."""
+        self.slot, self.clients = before.slot, before.clients

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cheops.engine import ledger
 from cheops.engine.documents import Started
 from cheops.engine.events import Loaded
 from cheops.engine.incarnation import Incarnations
@@ -35,7 +36,7 @@ def restored(site: "Site", event: Loaded) -> Loaded:
     try:
         replica = site.new_replica(event.resource, event.documents)
         met = dict(replica.met)
-        return replace(event, restored=Restored(replica, replica.load(event.documents), met))
+        return replace(event, restored=Restored(replica, ledger.load(replica, event.documents), met))
     except Exception:
         return event
 

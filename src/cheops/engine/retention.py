@@ -5,6 +5,7 @@ know says so (see cheops.log.seals). Only sealed operations are forgotten: those
 others when a checkpoint holds their effect (`fold`).
 """
 
+from cheops.engine import ledger
 from cheops.engine.documents import Base, op_key, reply_key
 from cheops.engine.events import Effects, Notify
 from cheops.engine.replica import Replica
@@ -142,7 +143,7 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     pointless = replica.replies.drop(is_pointless)
     out.drop(reply_key(replica.resource, reply.origin, reply.n) for reply in pointless)
     replica.replies.forget_operations(set(gone))
-    replica.save_ledger(out)
+    ledger.save(replica, out)
 
 
 def _held(replica: Replica) -> set[OpId]:

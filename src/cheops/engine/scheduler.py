@@ -8,7 +8,7 @@ again, a replay starts again, and anything else is UNKNOWN until the operator re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cheops.engine import retention
+from cheops.engine import ledger, retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
 from cheops.engine.outcome import decide, fail, finish_replay, may_have_run
@@ -156,7 +156,7 @@ def _supersede_drafts(replica: Replica, out: Effects) -> None:
         if not superseder:
             return
         if sealing and may_have_run(replica, draft.id):
-            replica.mark_dirty((draft.key,), out)  # what replaces it wipes its effect; a seal does not
+            ledger.mark_dirty(replica, (draft.key,), out)  # what replaces it wipes its effect; a seal does not
         unknown = replica.applied.unknown
         if unknown and unknown.id == draft.id:
             replica.applied.clear_unknown()
@@ -170,7 +170,7 @@ def _leave(replica: Replica, out: Effects) -> None:
     """
     if unknown := replica.applied.unknown:
         replica.applied.clear_unknown()
-        replica.mark_dirty((unknown.key,), out)
+        ledger.mark_dirty(replica, (unknown.key,), out)
     while replica.drafts:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
     replica.applied.settle()

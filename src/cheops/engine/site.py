@@ -12,6 +12,7 @@ from cheops.engine import (
     health,
     hub,
     incarnation,
+    ledger,
     outcome,
     restoration,
     retention,
@@ -201,7 +202,7 @@ class Site:
             if residency.is_in_use(replica):
                 self._touch(replica)
             elif resource in residency.parked:
-                replica.save_progress(out)
+                ledger.save_progress(replica, out)
                 del self.replicas[resource]
             else:
                 residency.rest(resource, touched_ms)
@@ -220,7 +221,8 @@ class Site:
 
     def _handle(self, replica: Replica, event: Event, out: Effects) -> None:
         replica = self._in_present_life(replica, event, out)
-        self._touch(replica)
+        if not isinstance(event, Queried):  # whoever only looks does not keep it from coming to rest
+            self._touch(replica)
         match event:
             case Submitted():
                 self._submit(replica, event, out)
@@ -288,7 +290,7 @@ class Site:
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
         documents = self.incarnations.withdraw(event, out)
         is_restored = event.restored is not None and event.restored.replica is replica
-        started = event.restored.started if is_restored and event.restored else replica.load(documents)
+        started = event.restored.started if is_restored and event.restored else ledger.load(replica, documents)
         self._learn_type(replica)
         if documents is not event.documents:
             incarnation.distrust(replica, out)
@@ -355,19 +357,17 @@ class Site:
         self._close_if_due(replica, out)
         exchange.send_pending(replica, self.up, out, self._now_ms)
         hub.pass_on(replica, self.up, out, self._now_ms)
-        replica.save_changes(out)
-        slot, applied = replica.slot, replica.applied
-        busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
-        at_work = busy or replica.outbox.has_deferred or replica.duties.unsent or not applied.is_settled
-        at_work = at_work or hub.is_pulling(replica, self.up)
+        ledger.save_changes(replica, out)
+        at_work = replica.is_at_work or hub.is_pulling(replica, self.up)
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
         behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
-        self._residency.place(replica, at_work=bool(at_work), behind=behind, up=self.up.keys())
+        self._residency.place(replica, at_work=at_work, behind=behind, up=self.up.keys())
         if tombstones.may_drop(replica):
             self._drop(replica, out)
             return
         # Unsynced until it is at rest.
-        health.save(replica, out, unsynced=bool(at_work or behind), parked=replica.resource in self._residency.parked)
+        is_parked = replica.resource in self._residency.parked
+        health.save(replica, out, self._now_ms, unsynced=at_work or bool(behind), parked=is_parked)
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""

@@ -11,7 +11,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from cheops.engine import admission, dispatch
+from cheops.engine import admission, dispatch, ledger
 from cheops.engine.documents import (
     Base,
     Message,
@@ -227,7 +227,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
         if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
             replica.take_reply(reply, out)
     replica.replies.skip_to(_reply_floor(replica, message, snapshot))
-    replica.save_ledger(out)
+    ledger.save(replica, out)
 
 
 def _take_beside_ours(
@@ -241,7 +241,7 @@ def _take_beside_ours(
             replica.add(op)
             out.documents[key_of(op)] = op
     replica.replies.skip_to(_reply_floor(replica, message, snapshot))
-    replica.save_ledger(out)
+    ledger.save(replica, out)
 
 
 def _must_keep_checkpoint(history: History, message: Message, snapshot: Snapshot) -> bool:
@@ -289,4 +289,4 @@ def _reply_floor(replica: Replica, message: Message, snapshot: Snapshot) -> dict
 def start_over(replica: Replica, base: Base | None, out: Effects) -> None:
     """Have everything run again, from a checkpoint if there is one."""
     replica.applied.start_over(base)
-    replica.save_unfinished_replay(out, from_start=True)
+    ledger.save_unfinished_replay(replica, out, from_start=True)

@@ -42,7 +42,7 @@ from collections.abc import Container, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from cheops.engine import retention
+from cheops.engine import ledger, retention
 from cheops.engine.documents import (
     Document,
     Drops,
@@ -130,7 +130,7 @@ def close_if_due(replica: Replica, up: Container[str], out: Effects, now_ms: int
     if not replica.is_ready and is_due(replica, now_ms):
         replica.note_ready()
     if may_close(replica, up):
-        replica.close(out)
+        ledger.close(replica, out)
 
 
 def is_due(replica: Replica, now_ms: int) -> bool:
@@ -229,8 +229,8 @@ def _keys(replica: Replica) -> Iterator[Key]:
 def origin_in(own: Origin, documents: Iterable[Document], drops: Drops) -> Origin:
     """The origin of a site in a resource: of its ledger's generation, or of the present one if it begins here now."""
     documents = tuple(documents)
-    ledger = next((one.generation for one in documents if isinstance(one, Ledger)), 0)
-    generation = ledger if documents else drops.generation
+    saved = next((one.generation for one in documents if isinstance(one, Ledger)), 0)
+    generation = saved if documents else drops.generation
     return Origin(own.site, f"{own.store}.{generation}") if generation else Origin(own.site, own.store)
 
 

@@ -15,7 +15,6 @@ the matrix. If a seal comes after what it orphans, everything is judged again.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from cheops.log.causality import Vector, contains, covers, joined
@@ -292,25 +291,10 @@ class History:
         past = (other for other in self.listings if other.is_before(op) and not excluding_seal(other, seals))
         return max(past, key=_stamp, default=None)
 
-    def listed_since(self, site: str) -> Operation | None:
-        """The operation since which a site is on the list without a break, or is not on it; the first that is left."""
-        is_listed, since = site in self.site_list, self.site_list_op
-        for op in sorted(self.listings, key=_stamp, reverse=True):
-            if op.id in self.orphans:
-                continue
-            if (site in (op.sites or ())) != is_listed:
-                break
-            since = op
-        return since
-
     def may_have_forgotten_newer(self, listing: Operation) -> bool:
         """Whether a newer list than this one may have been forgotten. Of the lists that all sites know, the newest is
         kept, and older ones only for other reasons."""
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self.listings)
-
-    def has_listing(self, sites: AbstractSet[str]) -> bool:
-        """Whether a list that is kept here names these sites."""
-        return any(sites == set(op.sites or ()) for op in self.listings if op.id not in self.orphans)
 
     @property
     def first(self) -> Operation | None:

@@ -26,6 +26,7 @@ What a seal has orphaned has no effect, whichever site submitted it, so it needs
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -259,14 +260,19 @@ def _leads_to_known_list(op: Operation, waiting: Iterable[Operation], history: H
     after = [other for other in waiting if op.is_before(other)]
     if any(excludes(sealing, one) for sealing in after if sealing.seal for one in history.effective):
         return False
-    return any(history.has_listing(set(other.sites)) for other in after if other.sites is not None)
+    return any(_has_listing(history, set(other.sites)) for other in after if other.sites is not None)
+
+
+def _has_listing(history: History, sites: AbstractSet[str]) -> bool:
+    """Whether a list that is kept here names these sites."""
+    return any(sites == set(op.sites or ()) for op in history.listings if op.id not in history.orphans)
 
 
 def _list_problem(listing: Operation, policy: Policy, history: History) -> str | None:
     """Why a list of sites that nothing here leads to does not count, or None: it is another one, and its author may not
     change the list."""
     sites, ours = set(listing.sites or ()), history.site_list_op
-    if ours is None or history.has_listing(sites):
+    if ours is None or _has_listing(history, sites):
         return None
     problem = violation(Action(listing.origin.site, listing.kind, changes_sites=True), policy, ours)
     return f"a resource of this name has another list of sites, and {problem}" if problem else None
@@ -291,7 +297,7 @@ def snapshot_violation(ops: Sequence[Operation], policy: Policy, history: Histor
         if ours is None or listing.stamp < ours.stamp or contains(history.known, listing.id):
             continue
         problem = violation(Action(listing.origin.site, listing.kind, changes_sites=True), policy, ours)
-        if problem is None or history.has_listing(set(listing.sites or ())) or _is_vouched(listing, ours, ops, gone):
+        if problem is None or _has_listing(history, set(listing.sites or ())) or _is_vouched(listing, ours, ops, gone):
             ours, problem = listing, None
     return f"a resource of this name has another list of sites, and {problem}" if problem else None
 

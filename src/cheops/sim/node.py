@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
 
+from cheops.engine import ledger
 from cheops.engine.documents import (
     NO_DROPS,
     NO_LINEAGE,
@@ -243,7 +244,7 @@ class Node:
             gone=self.site.gone,
             met=self._met,
         )
-        replica.load(documents)
+        ledger.load(replica, documents)
         replica.applied.settle()
         return replica
 

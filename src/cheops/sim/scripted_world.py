@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from cheops.engine import ledger
 from cheops.engine.documents import Message
 from cheops.engine.events import (
     Answer,
@@ -295,5 +296,5 @@ class ScriptedWorld:
         documents = node.disk.of_resource(resource)
         origin = origin_in(node.origin, documents, node.site.drops)
         replica = Replica(resource, origin, node.site.matrices.__getitem__, node.settings.limits)
-        replica.load(documents)
+        ledger.load(replica, documents)
         return replica
