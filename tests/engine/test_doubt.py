@@ -71,6 +71,44 @@ def test_what_may_have_run_and_then_fails_is_unknown() -> None:
     assert lab.states("n", "b") == [5]
 
 
+def two_in_doubt() -> tuple[Lab, OpId, OpId]:
+    """An increment is UNKNOWN at site a, and so is what was to replace it."""
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.benches["a"].paused = True
+    for line in ("inc 1", "set 7"):
+        lab.submit("a", "n", line)
+        running = lab.at("a", "n").slot.running
+        assert running is not None
+        lab.take("a", Ran("n", running.n, (Outcome(Result.MAYBE, "no response", once=True),)))
+        lab.now_ms += _LATER_MS
+        lab.pass_time()
+    increment, replacement = lab.at("a", "n").drafts
+    assert [one.id for one in lab.at("a", "n").applied.all_unknown] == [increment.id, replacement.id]
+    return lab, increment.id, replacement.id
+
+
+def test_what_did_not_run_leaves_the_operation_before_it_in_doubt() -> None:
+    lab, increment, replacement = two_in_doubt()
+    lab.take("a", Resolved("n", replacement, False))
+    assert [one.id for one in lab.at("a", "n").applied.all_unknown] == [increment]
+    lab.nodes["a"].disk.sync()
+    lab.crash("a")
+    lab.benches["a"].paused = True
+    lab.restart("a")
+    assert lab.at("a", "n").applied.is_unknown(increment)
+
+
+def test_what_did_run_supersedes_the_operation_before_it() -> None:
+    lab, _, replacement = two_in_doubt()
+    lab.take("a", Resolved("n", replacement, True))
+    lab.run()
+    assert not lab.at("a", "n").applied.all_unknown
+    assert lab.states("n", "b") == [7]
+
+
 def test_a_service_that_can_be_asked_again_may_have_done_it_too() -> None:
     lab = DoubtLab()
     lab.ends(Result.RETRY, in_doubt=True)

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from cheops.engine.documents import Base, Document, Ledger, Message, Peers, SiteClock, Snapshot, Started, epoch_records
 from cheops.log.causality import Clock
+from cheops.log.epochs import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
     MAX_COUNT,
@@ -26,7 +27,7 @@ from cheops.log.operation import (
     Timing,
     Verdict,
 )
-from cheops.log.rules import Epoch, Fate, Rule
+from cheops.log.rules import Fate, Rule
 from cheops.text import is_invisible
 from tests.log.histories import MATRICES
 

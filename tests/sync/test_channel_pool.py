@@ -295,16 +295,32 @@ def test_few_channels_stay_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(a: Site, *others: Site) -> None:
         for one in others:
             await ask(a, one.name)
-        for _ in range(channel_pool._REST_TICKS + 2):
-            for channel in a.channels():
-                channel.tick()
-            await ask(a, "e")  # the only one that is used
-        a.pool._close_resting()
+        for channel in a.channels():
+            channel.used_s -= channel_pool._REST_S
+        await ask(a, "e")  # the only one that is used since
+        a.pool._close_surplus()
         await until(lambda: len(a.pool) == 2)
         assert a.pool.get("e") is not None
         assert await ask(a, "b") == "b to a", "it is opened again when it is needed"
 
     play(scene, "a", "b", "c", "d", "e")
+
+
+def test_a_new_channel_closes_the_one_that_was_used_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_pool, "_MOST_RESTING", 1)
+    monkeypatch.setattr(channel_pool, "_MOST_OPEN", 2)
+
+    async def scene(a: Site, *others: Site) -> None:
+        for one in others[:2]:
+            await ask(a, one.name)
+        for channel, age_s in zip(a.channels(), (0.5, 0.2), strict=True):
+            channel.used_s -= age_s
+        assert await ask(a, "d") == "d to a"
+        await until(lambda: {channel.site for channel in a.channels()} == {"c", "d"})
+        assert await ask(a, "b") == "b to a"
+        assert a.pool.get("d") is not None, "used just now: an answer may be on its way"
+
+    play(scene, "a", "b", "c", "d")
 
 
 def test_why_there_is_no_channel() -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct, field
 
 from cheops.log.causality import Clock
+from cheops.log.epochs import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
     MAX_ORIGINS,
@@ -36,7 +37,7 @@ from cheops.log.operation import (
     Statement,
     Vector,
 )
-from cheops.log.rules import Epoch, Fate
+from cheops.log.rules import Fate
 
 Key: TypeAlias = tuple[object, ...]
 MAX_WANTED = 1_000  # matrices that one message asks for
@@ -207,6 +208,7 @@ class Inherited(DocumentBase, frozen=True, tag="inherited"):
 
     resource: Name
     origins: tuple[Origin, ...]
+    catching_up: bool = False  # what they ran may still arrive
 
 
 class ClosedIncarnation(Struct, frozen=True, array_like=True):

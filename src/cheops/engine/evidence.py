@@ -54,7 +54,13 @@ class Evidence:
 
     def has_settled(self, op: Operation) -> Presence:
         """Whether the site has run an operation, or passed it over for good."""
-        if contains(self.settled, op.id) and not self._may_have_been_absent:
+        has_effect = op.id not in self.replica.history.fates and not op.is_silent
+        is_folded = contains(self.replica.history.folded, op.id)
+        if self.site == self.replica.site and op.verdict is not None and has_effect and not is_folded:
+            return Presence.HAS if op.id in self._ran_here else Presence.LACKS
+        if contains(self.settled, op.id) and not (
+            self._may_have_been_absent or (has_effect and self._judges_otherwise)
+        ):
             return Presence.HAS
         if self._is_done(op):
             return Presence.HAS
@@ -76,10 +82,23 @@ class Evidence:
         ops = self.replica.history.ops
         if covers(self.settled, self.replica.history.known):
             return False
-        if self.is_reported and not self.is_empty and not self.is_relayed and not self._may_have_been_absent:
+        is_plain = not self._may_have_been_absent and not self._judges_otherwise
+        if self.is_reported and not self.is_empty and not self.is_relayed and is_plain:
             return any(not contains(self.settled, op.id) for op in reversed(ops.values()))  # mostly the newest
         pending = self.pending()
         return None if pending is None else pending > 0
+
+    @cached_property
+    def _judges_otherwise(self) -> bool:
+        """Whether the site may have passed over something that has an effect: it has not settled the operation that
+        introduced the matrix in force, or a seal that orphans what superseded it."""
+        history = self.replica.history
+        if len(history.epochs) <= 1 and not history.orphans:  # the usual case
+            return False
+        introducer = history.matrix_introducer()
+        deciding = [introducer.id] if introducer else []
+        deciding += [fate.by for fate in history.orphans.values() if fate.by]
+        return not all(contains(self.settled, id_) for id_ in deciding)
 
     @cached_property
     def _may_have_been_absent(self) -> bool:

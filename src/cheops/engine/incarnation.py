@@ -279,15 +279,18 @@ def note_earlier_stores(replica: Replica, message: Message, out: Effects) -> Non
     if not found:
         return
     replica.inherited = (*replica.inherited, *sorted(found))
-    inherited = Inherited(replica.resource, replica.inherited)
-    out.documents[key_of(inherited)] = inherited
     distrust(replica, out)
+    _save_inherited(replica, out)
 
 
 def inherit(replica: Replica, before: Origin, out: Effects) -> None:
     """The application may hold what this site ran as an earlier origin of the resource."""
     replica.inherited, replica.is_catching_up = (before,), True
-    inherited = Inherited(replica.resource, replica.inherited)
+    _save_inherited(replica, out)
+
+
+def _save_inherited(replica: Replica, out: Effects) -> None:
+    inherited = Inherited(replica.resource, replica.inherited, replica.is_catching_up)
     out.documents[key_of(inherited)] = inherited
 
 
@@ -303,6 +306,8 @@ def _distrust_new_keys(replica: Replica, out: Effects) -> None:
     replica.is_catching_up = not replica.history.known or not all(
         view is not None and not view.is_unknown and covers(replica.history.known, view.known) for view in views
     )
+    if replica.inherited and not replica.is_catching_up:
+        _save_inherited(replica, out)
 
 
 def doubt(replica: Replica) -> str:

@@ -35,12 +35,12 @@ def load(replica: Replica, documents: Iterable[Document]) -> Started | None:
     started = next((d for d in documents if isinstance(d, Started)), None)
     # The ledger first: it says from where operations count. Then operations, then the replies that refer to them.
     ops = sorted((d for d in documents if isinstance(d, Operation)), key=attrgetter("stamp"))
+    decided = [op for op in ops if op.verdict is not None]
     for ledger in (d for d in documents if isinstance(d, Ledger)):
-        _restore(replica, ledger, [op for op in ops if op.verdict is not None])
+        _restore(replica, ledger, decided)
     replica.drafts.load(op for op in ops if op.verdict is None)
-    for op in ops:
-        if op.verdict is not None:
-            replica.add(op)
+    for op in decided:
+        replica.add(op)
     replies = sorted((d for d in documents if isinstance(d, Reply)), key=attrgetter("n"))
     # Those of this store last: they say more than what an earlier store of this site replied.
     for reply in (reply for reply in replies if reply.origin != replica.origin):
@@ -55,7 +55,8 @@ def load(replica: Replica, documents: Iterable[Document]) -> Started | None:
     for proof in (d for d in documents if isinstance(d, Proof)):
         replica.keep_proof(proof)
     replica.withdrawn = {d.op.id: d for d in documents if isinstance(d, Withdrawn)}
-    replica.inherited = next((d.origins for d in documents if isinstance(d, Inherited)), ())
+    if inherited := next((d for d in documents if isinstance(d, Inherited)), None):
+        replica.inherited, replica.is_catching_up = inherited.origins, inherited.catching_up
     if replica.saved.closed:
         replica.note_closed()
     _load_peers(replica)

@@ -123,10 +123,7 @@ def _finish_draft(replica: Replica, running: Running, outcome: Outcome, out: Eff
     draft = running.op
     assert draft is not None  # noqa: S101 - a draft's run has its draft
     if outcome.result is Result.OK:
-        while replica.drafts[0].id != draft.id:  # they were UNKNOWN or waited behind one, and are wiped now
-            decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
-        replica.applied.clear_unknown()
-        decide(replica, Verdict.OK, outcome.output, out, outcome.timing)
+        _accept_draft(replica, draft.id, outcome.output, out, outcome.timing)
     elif may_have_run(replica, draft.id):
         # It failed now, and an attempt before may have had its effect: void it must not be, nor run for ever.
         replica.drafts.postpone_verdict(draft)
@@ -137,10 +134,17 @@ def _finish_draft(replica: Replica, running: Running, outcome: Outcome, out: Eff
         replica.drafts.postpone_verdict(draft)
 
 
+def _accept_draft(replica: Replica, id_: OpId, output: str, out: Effects, timing: Timing = NO_TIME) -> None:
+    """A draft has run. Those before it were UNKNOWN or waited behind one, and are wiped now."""
+    while replica.drafts[0].id != id_:
+        replica.applied.clear_unknown(replica.drafts[0].id)
+        decide(replica, Verdict.SUPERSEDED, f"by {id_}", out)
+    decide(replica, Verdict.OK, output, out, timing)
+
+
 def may_have_run(replica: Replica, draft: OpId) -> bool:
     """Whether an attempt to run a draft may have had an effect."""
-    unknown = replica.applied.unknown
-    return replica.drafts.is_in_doubt(draft) or (unknown is not None and unknown.id == draft)
+    return replica.drafts.is_in_doubt(draft) or replica.applied.is_unknown(draft)
 
 
 def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: Timing = NO_TIME) -> None:
@@ -272,6 +276,7 @@ def _finish_deletion(replica: Replica, running: Running, outcome: Outcome, out: 
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
         replica.applied.record_copy_deleted()
+        ledger.save(replica, out)
         wiped, output = ("*",), outcome.output
         _reply(replica, op.id, op.key, Status.OK, out, wiped=wiped, output=output, timing=outcome.timing)
         return
@@ -349,15 +354,15 @@ def take_finding(replica: Replica, finding: Resolved | Retried | Verified, out: 
 
 def _settle_unknown(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
     """The operator says whether an UNKNOWN operation took effect here."""
-    unknown = replica.applied.unknown
-    if unknown is None or unknown.id != id_:
+    unknown = next((one for one in replica.applied.all_unknown if one.id == id_), None)
+    if unknown is None:
         return
-    replica.applied.clear_unknown()
+    replica.applied.clear_unknown(id_)
     replica.drafts.end_doubt(id_)
     if not happened:
         _reply(replica, id_, unknown.key, Status.PENDING, out, detail="the operator says that it did not run")
-    elif replica.drafts and replica.drafts[0].id == id_:
-        decide(replica, Verdict.OK, "the operator says that it ran", out)
+    elif any(draft.id == id_ for draft in replica.drafts):
+        _accept_draft(replica, id_, "the operator says that it ran", out)
     elif id_ in replica.history.ops:
         op = replica.history.ops[id_]
         replica.outbox.push(replies=(_apply(replica, op, out, detail="the operator says that it ran"),))

@@ -45,7 +45,8 @@ from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType, RoundTrips
 from cheops.log.causality import Vector, contains, covers, joined
-from cheops.log.history import FindMatrix, History
+from cheops.log.epochs import FindMatrix
+from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
 from cheops.log.policy import Policy

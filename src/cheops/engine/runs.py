@@ -179,8 +179,9 @@ class AppliedState:
         self.failed: dict[OpId, str] = {}
         # Those of `failed` that wait for the type's `decompose` or `on_error`, the next one first.
         self.troubled: list[OpId] = []
-        # At most one operation in doubt. While it is there, only what wipes it may run.
-        self.unknown: Unknown | None = None
+        # Operations in doubt, the first one first. While one is there, only what wipes all of them may run. It may end
+        # in doubt itself: then there are several.
+        self._unknown: dict[OpId, Unknown] = {}
         # A replay from the start was interrupted: the application may hold anything. `entries` is empty.
         self.needs_start = False
         # A replay was interrupted: the application may hold parts of operations with these keys. They must be wiped
@@ -208,6 +209,18 @@ class AppliedState:
     def starts_over(self) -> bool:
         """Whether everything must be replayed from the checkpoint or the type's `reset`."""
         return self.needs_start or (self.base is not None and not self.base_applied)
+
+    @property
+    def unknown(self) -> Unknown | None:
+        """The operation in doubt that an operator is asked about first."""
+        return next(iter(self._unknown.values()), None)
+
+    @property
+    def all_unknown(self) -> tuple[Unknown, ...]:
+        return tuple(self._unknown.values())
+
+    def is_unknown(self, id_: OpId) -> bool:
+        return id_ in self._unknown
 
     @property
     def is_settled(self) -> bool:
@@ -253,8 +266,9 @@ class AppliedState:
             pairs = zip(self.entries, [*kept, None], strict=False)
             first = next(place for place, (old, new) in enumerate(pairs) if old is not new)
             self.entries, self.agreed = kept, min(self.agreed, first)
-        if self.unknown and is_wiped(wiped, self.unknown.key):
-            self.unknown = None
+        for unknown in self.all_unknown:
+            if is_wiped(wiped, unknown.key):
+                del self._unknown[unknown.id]
         self.dirty = tuple(key for key in self.dirty if not is_wiped(wiped, key))
 
     def record_start(self) -> None:
@@ -308,10 +322,10 @@ class AppliedState:
         self.troubled = [id_ for id_ in self.troubled if id_ in ops and id_ not in fates]
 
     def mark_unknown(self, op: Operation) -> None:
-        self.unknown = Unknown(op.id, op.key)
+        self._unknown[op.id] = Unknown(op.id, op.key)
 
-    def clear_unknown(self) -> None:
-        self.unknown = None
+    def clear_unknown(self, id_: OpId) -> None:
+        self._unknown.pop(id_, None)
 
     def mark_dirty(self, keys: tuple[str, ...]) -> None:
         """The application may hold anything of these keys, until they are wiped."""
@@ -386,13 +400,14 @@ class AppliedState:
 
     def load_reply(self, reply: Reply) -> None:
         """Apply one of this site's own replies, which says what a run did. Callers keep the order of their numbers."""
-        if self.unknown and self.unknown.id == reply.op:
-            self.unknown = None
-        if reply.key in SILENT_KEYS or (reply.op and contains(self._history.folded, reply.op)):
-            # It has no effect of its own, or the checkpoint holds its effect. But a copy may have been deleted.
-            if reply.wiped:
-                self.record_copy_deleted()
+        if reply.op is not None:
+            self.clear_unknown(reply.op)
+        if reply.key in SILENT_KEYS:
+            if reply.wiped:  # a copy was deleted; the ledger says whether the application has the checkpoint since
+                self.record_run(None, "", ("*",))
             return
+        if reply.op and contains(self._history.folded, reply.op):
+            return  # the checkpoint holds its effect
         if reply.replay:
             self._load_replay(reply)
             return
@@ -402,7 +417,7 @@ class AppliedState:
             case Status.KO if reply.op is not None:
                 self.failed[reply.op] = reply.detail
             case Status.UNKNOWN if reply.op is not None:
-                self.unknown = Unknown(reply.op, reply.key)
+                self._unknown[reply.op] = Unknown(reply.op, reply.key)
             case Status.PENDING if reply.op is not None:
                 self.failed.pop(reply.op, None)
 

@@ -25,7 +25,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     if not replica.slot.is_free(now_ms):
         return
     if not replica.is_involved and replica.history.site_list:
-        _leave(replica, out)
+        _leave(replica, out, now_ms)
         return
     _supersede_drafts(replica, out)
     applied = replica.applied
@@ -123,25 +123,24 @@ def _wipe_dirty_first(replica: Replica, wanted: Plan) -> Plan:
 
 def _may_run(replica: Replica, wanted: Plan) -> bool:
     """While something is UNKNOWN, only what wipes it may run: anything else would build on an unknown state."""
-    unknown = replica.applied.unknown
-    if unknown is None or wanted.from_start:
+    if wanted.from_start:
         return True
-    return replica.matrix.replaces(wanted.run[0].key, unknown.key)
+    return all(replica.matrix.replaces(wanted.run[0].key, unknown.key) for unknown in replica.applied.all_unknown)
 
 
 def _next_draft(replica: Replica) -> Operation | None:
     """The first draft; while something is UNKNOWN, the first draft that replaces it and all drafts before itself."""
-    unknown = replica.applied.unknown
+    in_doubt = [unknown.key for unknown in replica.applied.all_unknown]
     if not replica.drafts:
         return None
-    if unknown is None:
+    if not in_doubt:
         return replica.drafts[0]
     for place, draft in enumerate(replica.drafts):
-        if draft.id == unknown.id or not replica.drafts.may_run_early(draft):
+        if replica.applied.is_unknown(draft.id) or not replica.drafts.may_run_early(draft):
             continue
         before = [d.key for d in replica.drafts[:place]]
         matrix = replica.matrix_for(draft)
-        if all(matrix.replaces(draft.key, name) for name in (*before, unknown.key)):
+        if all(matrix.replaces(draft.key, name) for name in (*before, *in_doubt)):
             return draft
     return None
 
@@ -157,22 +156,23 @@ def _supersede_drafts(replica: Replica, out: Effects) -> None:
             return
         if sealing and may_have_run(replica, draft.id):
             ledger.mark_dirty(replica, (draft.key,), out)  # what replaces it wipes its effect; a seal does not
-        unknown = replica.applied.unknown
-        if unknown and unknown.id == draft.id:
-            replica.applied.clear_unknown()
+        replica.applied.clear_unknown(draft.id)
         decide(replica, Verdict.SUPERSEDED, f"by {superseder.id}", out)
 
 
-def _leave(replica: Replica, out: Effects) -> None:
+def _leave(replica: Replica, out: Effects, now_ms: int) -> None:
     """The resource is no longer at this site: what has not run here will never run here.
 
     The application may hold the effect of an UNKNOWN operation: if the resource comes back, that is wiped first.
     """
-    if unknown := replica.applied.unknown:
-        replica.applied.clear_unknown()
+    for unknown in replica.applied.all_unknown:
+        replica.applied.clear_unknown(unknown.id)
         ledger.mark_dirty(replica, (unknown.key,), out)
-    while replica.drafts:
+    while replica.drafts and not replica.is_involved:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
+    if replica.is_involved:  # one of them had a list of sites, which counts although it did not run
+        advance(replica, out, now_ms)
+        return
     replica.applied.settle()
     replica.slot.note_success()
     by = replica.history.site_list_op

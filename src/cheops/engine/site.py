@@ -292,7 +292,7 @@ class Site:
         is_restored = event.restored is not None and event.restored.replica is replica
         started = event.restored.started if is_restored and event.restored else ledger.load(replica, documents)
         self._learn_type(replica)
-        if documents is not event.documents:
+        if documents is not event.documents or replica.is_catching_up:
             incarnation.distrust(replica, out)
         if before := self._outlived.pop(replica.resource, None):
             replica.outlive(before)

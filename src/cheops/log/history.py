@@ -14,15 +14,15 @@ the matrix. If a seal comes after what it orphans, everything is judged again.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.contents import ContentSums
+from cheops.log.epochs import NO_EPOCH, Epoch, FindMatrix, epoch_after, newest_matrix
 from cheops.log.matrix import Matrix
 from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
 from cheops.log.rules import (
-    Epoch,
     Fate,
     Rule,
     canonical,
@@ -34,9 +34,6 @@ from cheops.log.rules import (
     rule_between,
 )
 from cheops.log.seals import excludes, excluding_seal, is_of_one_site, lasting, proving_seals, standing
-
-FindMatrix = Callable[[str], Matrix]
-_NO_EPOCH = Epoch()
 
 
 class History:
@@ -129,7 +126,7 @@ class History:
         self.rejected_matrices.discard(op.stamp)  # it may have counted as an orphan's until now
         # The list of sites and the matrix do not depend on the application: they count even if the operation failed.
         self._note_site_list(op)
-        self._note_epoch(op)
+        has_settled_more = self._note_epoch(op)
         if fate := fate_at_origin(op):
             self.fates[op.id] = fate
         elif self._is_folded(op):
@@ -138,6 +135,9 @@ class History:
             self.fates[op.id] = self._settled()[op.id]  # after a restart: its superseder may be forgotten
         if self._is_newer(op.matrix):
             return self._adopt(op)
+        return self._recompute() if has_settled_more else self._take_effect(op)
+
+    def _take_effect(self, op: Operation) -> int:
         if self._is_without_effect(op):
             return len(self.effective)
         # With overrides an operation that arrives late may move others; one that knows everything comes last anyway.
@@ -215,10 +215,6 @@ class History:
             return False
         return self.adopted is None or ref.introduced > self.adopted.introduced
 
-    def _newest_matrix(self, ops: Iterable[Operation]) -> MatrixRef | None:
-        refs = (op.matrix for op in ops if op.matrix.introduced not in self.rejected_matrices)
-        return max(refs, key=lambda ref: ref.introduced, default=None)
-
     def _adopt(self, op: Operation) -> int:
         """Put the newest matrix in force, for all operations at once.
 
@@ -230,21 +226,30 @@ class History:
             return self._recompute()
         return len(self.effective) if self._is_without_effect(op) else self._merge_in(op)
 
-    def _note_epoch(self, op: Operation) -> None:
+    def _note_epoch(self, op: Operation) -> bool:
         """Remember what was superseded in the past of the operation that introduced a matrix: computed from that past
-        alone, so that every site gets the same epoch, whatever else it knows by then."""
-        if op.matrix.introduced == op.stamp:
+        alone, whatever else this site knows by then. True if an epoch that was known before names more now."""
+        introduced, was_forgotten = op.matrix.introduced, contains(self.floor, op.id)
+        if introduced == op.stamp:
             self._introducers.append(op)
-        if op.matrix.introduced in self.epochs or op.matrix.introduced in self.rejected_matrices:
-            return
+        after = (one for one in self._introducers if one is op or (was_forgotten and op.is_before(one)))
+        names_more = [self._complete_epoch(one) for one in after if one.stamp in self.epochs]
+        if introduced not in self.epochs and introduced not in self.rejected_matrices:
+            self.epochs[introduced] = Epoch(dict(op.deps), self._superseded_before(op))
+        return any(names_more)
+
+    def _complete_epoch(self, introducer: Operation) -> bool:
+        epoch = self.epochs[introducer.stamp]
+        before = len(epoch.settled)
+        epoch.settled.update(self._superseded_before(introducer, epoch.settled) | epoch.settled)
+        return len(epoch.settled) > before
+
+    def _superseded_before(self, op: Operation, known: Collection[OpId] = ()) -> dict[OpId, Fate]:
+        """What is superseded in the past of an operation, by what is not known to be superseded there."""
         past = [other for other in self.ops.values() if other.is_before(op) and other.id not in self.orphans]
-        in_force = self._newest_matrix(past)
-        before = self.epochs.get(in_force.introduced, Epoch()) if in_force else Epoch()
-        settled = dict(before.settled)
-        if in_force:
-            open_ = [other for other in past if other.id not in settled and not self._is_folded(other)]
-            settled |= merged(open_, self.find_matrix(in_force.hash), before.past).fates
-        self.epochs[op.matrix.introduced] = Epoch(dict(op.deps), settled)
+        in_force = newest_matrix(past, self.rejected_matrices)
+        open_ = [other for other in past if other.id not in known]
+        return epoch_after(open_, in_force, self.epochs, self.folded, self.find_matrix)
 
     def _recompute(self) -> int:
         before = self.effective
@@ -268,8 +273,8 @@ class History:
     def _past(self) -> Vector:
         return self._epoch().past
 
-    def _epoch(self) -> "Epoch":
-        return self.epochs.get(self.adopted.introduced, _NO_EPOCH) if self.adopted else _NO_EPOCH
+    def _epoch(self) -> Epoch:
+        return self.epochs.get(self.adopted.introduced, NO_EPOCH) if self.adopted else NO_EPOCH
 
     # -- sites ---------------------------------------------------------------------------------
 
@@ -350,7 +355,7 @@ class History:
         for op in counted:
             self._note_site_list(op)
             self._note_epoch(op)
-        self.adopted = self._newest_matrix(counted)
+        self.adopted = newest_matrix(counted, self.rejected_matrices)
         self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else Matrix()
         return self._recompute()
 
@@ -373,7 +378,7 @@ class History:
 
     def forgettable(self, stable: Vector) -> list[Operation]:
         """The operations that have no effect and that all sites know, so that they can be forgotten."""
-        introducer = self._matrix_introducer()
+        introducer = self.matrix_introducer()
         if introducer is not None and not contains(stable, introducer.id):
             return []  # a concurrent matrix may still arrive, and needs them
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they are forgotten as soon as possible
@@ -411,7 +416,7 @@ class History:
         """Forget everything, because a checkpoint holds its effect, but the operations that set the list of sites and
         the matrix, and the newest seals; return what was forgotten."""
         newest, common = lasting(self.seals)
-        kept = (self.site_list_op, self._matrix_introducer(), newest, common, newest and self._proof_of(newest))
+        kept = (self.site_list_op, self.matrix_introducer(), newest, common, newest and self._proof_of(newest))
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
@@ -452,7 +457,7 @@ class History:
         self.ever_listed |= listed
         return _first_difference(before, self.effective)
 
-    def _matrix_introducer(self) -> Operation | None:
+    def matrix_introducer(self) -> Operation | None:
         """The operation that introduced the matrix in force. It is never forgotten: when the next matrix comes, this
         one decides what had been superseded before, and it must be in force again after a restart."""
         self._introducers = [

@@ -25,7 +25,7 @@ Before you change a rule:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from cheops.log.causality import NOTHING, Vector, contains
@@ -80,18 +80,6 @@ class Fate:
 
     rule: Rule
     by: OpId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """The state when a matrix was introduced: the past of its introducer, and what was superseded in that past, which
-    the matrix does not change."""
-
-    past: Vector = field(default_factory=dict)
-    settled: dict[OpId, Fate] = field(default_factory=dict)
-
-    def copy(self) -> "Epoch":
-        return Epoch(self.past, dict(self.settled))
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,11 @@ class Channel(asyncio.Protocol):
         self.is_opener = is_opener
         self.via = via
         self.address = address  # of the other end, for the audit log
-        self.idle_ticks = 0  # since the last stream
         self.is_open = False  # new streams may begin
         self.why_closed = ""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
+        self.used_s = self._loop.time()  # when its last stream began
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()
         self._outbox = Outbox()
@@ -97,7 +97,6 @@ class Channel(asyncio.Protocol):
         self._writers: dict[int, asyncio.Future[None]] = {}  # that wait for room
         self._inbox = Inbox(partial(owner.take, self), self._credit, self._end_if_done)
         self._unhandled = 0  # bytes that this side has posted and the other side has not reported as handled
-        self._was_used = True  # since the last tick
         self._was_full = False  # somebody waits to post
         self._is_deaf = False  # this side reads nothing, because too many answers wait
         self._is_paused = False  # the socket takes no more
@@ -193,8 +192,6 @@ class Channel(asyncio.Protocol):
 
     def tick(self) -> None:
         """About once a second."""
-        self.idle_ticks = 0 if self._was_used or not self.is_idle else self.idle_ticks + 1
-        self._was_used = False
         self._stalled_ticks = self._stalled_ticks + 1 if self._is_paused else 0
         self._silent_ticks = self._silent_ticks + 1 if self._responses else 0
         self._close_ticks += self._has_said_close
@@ -240,7 +237,7 @@ class Channel(asyncio.Protocol):
             self._end_if_done()
 
     def _number(self) -> int:
-        self._was_used = True
+        self.used_s = self._loop.time()
         self._next += 2
         return self._next - 2
 
@@ -341,7 +338,7 @@ class Channel(asyncio.Protocol):
         # Not in order: an urgent request overtakes others.
         if number % 2 == self._next % 2 or number in self._handlers or self._outbox.has(number):
             raise FrameError(f"a request with the number {number}")
-        self._was_used = True
+        self.used_s = self._loop.time()
         opening, end = frames.decode_opening(frame.payload), bool(frame.flags & Flag.END)
         if frame.flags & Flag.ONE_WAY:
             self._inbox.begin(number, opening, end=end)

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 _TICK_S = 1.0
 _OPEN_S = 5.0  # to open a channel
 _DIRECT_S = 1.5  # until a relay is tried beside the direct way, which may just be slow
-# Beyond so many channels the ones that rest are closed; those used last stay. In a mesh of 1,000 sites heartbeats to
-# random sites, and theirs, open some four a second: so an agent with few neighbours has 40 at most.
-_MOST_RESTING = 20
+# Beyond so many channels those that rest are closed; those used last stay.
+_MOST_RESTING, _REST_S = 20, 1.0
+# Beyond so many, each new one closes another that is not in use. Not one used just now: its answer may be on its way.
+_MOST_OPEN, _ANSWER_S = 40, 0.1
 _MOST = 1_024  # channels that others have opened
 _MOST_OF_ONE = 4  # of one site, with those that are about to end
-_REST_TICKS = 1  # without a stream
 _DIRECT_TICKS = 30  # between two attempts to replace a relayed channel
 DUPLICATE, RENEWED, RESTING, STOPPED = "there are two", "a new certificate", "at rest", "the agent stops"
 _log = logging.getLogger(__name__)
@@ -72,21 +72,26 @@ class RequestServer(Protocol):
 class _Restable(Protocol):
     is_opener: bool
     is_open: bool
-    idle_ticks: int
+    used_s: float
+
+    @property
+    def is_idle(self) -> bool: ...
 
 
 _R = TypeVar("_R", bound=_Restable)
 
 
-def surplus(channels: Collection[_R]) -> list[_R]:
-    """The channels of one agent to close at rest: few stay open, however many sites there are. Those that the other
-    side opened go last: it may be out of reach."""
-    too_many = len(channels) - _MOST_RESTING
-    if too_many <= 0:
+def surplus(channels: Iterable[_R], now_s: float) -> list[_R]:
+    """The channels of one agent to close: few stay open, however many sites there are. Those that the other side opened
+    go last: it may be out of reach."""
+    open_ = [channel for channel in channels if channel.is_open]
+    if len(open_) <= _MOST_RESTING:  # the usual case
         return []
-    resting = [channel for channel in channels if channel.is_open and channel.idle_ticks >= _REST_TICKS]
-    resting.sort(key=lambda channel: (not channel.is_opener, -channel.idle_ticks))
-    return resting[:too_many]
+    unused = [channel for channel in open_ if channel.is_idle and now_s - channel.used_s >= _ANSWER_S]
+    unused.sort(key=lambda channel: (not channel.is_opener, channel.used_s))
+    resting = [channel for channel in unused if now_s - channel.used_s >= _REST_S][: len(open_) - _MOST_RESTING]
+    others = [channel for channel in unused if channel not in resting]
+    return resting + others[: max(len(open_) - len(resting) - _MOST_OPEN, 0)]
 
 
 class ChannelPool:
@@ -132,7 +137,7 @@ class ChannelPool:
             self.check_certificates()
             for channel in list(self._all()):
                 channel.tick()
-            self._close_resting()
+            self._close_surplus()
             self._ticks += 1
             if self._ticks % _DIRECT_TICKS == 0:
                 self._try_direct()
@@ -277,6 +282,7 @@ class ChannelPool:
             is_equal = any(bool(one.via) == bool(own.via) for one in theirs)
             if is_worse or (is_equal and self._own > channel.site):
                 own.close(DUPLICATE)
+        self._close_surplus()
         if channel.is_open:
             self.on_ready(channel.site)
 
@@ -295,8 +301,8 @@ class ChannelPool:
             elif self._identities.get(channel) is not own:
                 channel.close(RENEWED)
 
-    def _close_resting(self) -> None:
-        for channel in surplus(list(self._all())):
+    def _close_surplus(self) -> None:
+        for channel in surplus(self._all(), asyncio.get_running_loop().time()):
             channel.close(RESTING)
 
     # -- what channels report ------------------------------------------------------------------------------------

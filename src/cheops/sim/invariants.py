@@ -18,6 +18,7 @@ from cheops.log.causality import contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Stamp, Status, Verdict
+from cheops.log.rules import superseding_rule
 from cheops.sim.apps import RefusedError, State
 from cheops.sim.last_words import ExplanationChecker, client_problems, comes_on_top
 from cheops.sim.lives import leftovers
@@ -338,7 +339,9 @@ def phase_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
 
 
 def _storage_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
-    if replica.matrix.hash != oracle.matrix.hash:
+    gone = [one.op for one in world.withdrawn.values() if one.resource == replica.resource]
+    withdrawn = {op.matrix.hash for op in gone if op.matrix.introduced == op.stamp}
+    if replica.matrix.hash != oracle.matrix.hash and oracle.matrix.hash not in withdrawn:
         yield f"{name} goes by another matrix than the newest"
     kept = {d.id for d in world.nodes[name].disk.of_resource(replica.resource) if isinstance(d, Operation)}
     if kept != replica.history.ops.keys() | {draft.id for draft in replica.drafts}:
@@ -367,7 +370,7 @@ def _todo(replica: Replica) -> str:
     parts = {
         "running": replica.slot.running,
         "drafts": [str(draft.id) for draft in replica.drafts],
-        "unknown": replica.applied.unknown,
+        "unknown": [str(unknown.id) for unknown in replica.applied.all_unknown],
         "waiting": [str(id_) for id_ in replica.inbox.waiting],
     }
     return ", ".join(f"{what}: {which}" for what, which in parts.items() if which)
@@ -401,7 +404,8 @@ def _run_problems(world: World, node: Node, resource: str, oracle: History) -> I
 
     A replace operation may run out of turn while something before it is UNKNOWN, and become UNKNOWN itself. If the
     first one is resolved by then, all of them run, and the replace operation once more: the last run counts. And what
-    an operation superseded before it was orphaned has its effect again: it may run after others that are orphans now.
+    an operation superseded before it was orphaned has its effect again: it may run after others that depend on it, or
+    are orphans now.
     """
     ops, matrix = world.decided[resource], world.apps[resource].matrix
     first: dict[OpId, int] = {}
@@ -422,8 +426,10 @@ def _run_problems(world: World, node: Node, resource: str, oracle: History) -> I
             last[op] = place
     if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules an operation that was skipped before may have run
+    orphans = [ops[id_] for id_ in oracle.orphans if id_ in ops]
+    back = {id_ for id_ in first if any(superseding_rule(orphan, ops[id_], matrix) for orphan in orphans)}
     for later, place in ((op, place) for op, place in last.items() if op not in oracle.orphans):
-        for earlier, earlier_place in first.items():
+        for earlier, earlier_place in ((op, place) for op, place in first.items() if op not in back):
             if ops[earlier].is_before(ops[later]) and place < earlier_place:
                 yield f"{node.name} ran {later} before {earlier}, on which it depends"
 

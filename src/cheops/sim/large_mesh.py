@@ -62,9 +62,9 @@ class _End:
 
     site: str  # the other one
     is_opener: bool
-    used_ms: int
-    idle_ticks: int = 0
+    used_s: float
     is_open: bool = True
+    is_idle: bool = True
 
 
 class Connections:
@@ -81,21 +81,19 @@ class Connections:
         if end is None:
             self.opened += 1
             for one, other in ((sender, receiver), (receiver, sender)):
-                ends = self._ends.setdefault(one, {})
-                ends[other] = _End(other, one == sender, now_ms)
-                self.most[one] = max(self.most[one], len(ends))
+                self._ends.setdefault(one, {})[other] = _End(other, one == sender, now_ms / 1_000)
+            for one in (sender, receiver):
+                self.close_surplus(one, now_ms)
+                self.most[one] = max(self.most[one], len(self._ends[one]))
             return
-        end.used_ms = self._ends[receiver][sender].used_ms = now_ms
+        end.used_s = self._ends[receiver][sender].used_s = now_ms / 1_000
 
     def has(self, agent: str, site: str) -> bool:
         return site in self._ends.get(agent, ())
 
-    def tick(self, agent: str, now_ms: int) -> None:
-        """Once a second: close what is too much."""
-        ends = self._ends.get(agent, {})
-        for end in ends.values():
-            end.idle_ticks = (now_ms - end.used_ms) // 1_000
-        for end in surplus(ends.values()):
+    def close_surplus(self, agent: str, now_ms: int) -> None:
+        """With each connection, and once a second."""
+        for end in surplus(self._ends.get(agent, {}).values(), now_ms / 1_000):
             self._close(agent, end.site)
 
     def lose(self, agent: str) -> None:
@@ -182,7 +180,7 @@ class MeshNetwork:
     def _tick(self, site: str, mesh: Mesh) -> None:
         """Once a period."""
         if self._look(site, mesh):
-            self._connections.tick(site, self._host.now_ms)
+            self._connections.close_surplus(site, self._host.now_ms)
             wait_ms = max(int(mesh.wait_ms(self.now(site))) + 1, 20)
             self._host.after(wait_ms, lambda: self._tick(site, mesh))
 

@@ -18,6 +18,7 @@ from cheops.engine.intake import without_more_of
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus, status
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.log.operation import content_hash
 from cheops.sim.last_words import has_effect_of
 from cheops.sim.node import Node
 from cheops.sim.world import World
@@ -141,9 +142,20 @@ class StatusChecker:
                 yield f"{op.id} is done at {site}, where it has not run"
 
     def _divergence_problems(self, replica: Replica) -> Iterator[str]:
-        """Sites that know the same, and have applied it differently, do not exist unless something failed somewhere."""
-        if not any(self._is_troubled_at(site, replica) for site in replica.sites):
+        """Sites that know the same, and have applied it differently, do not exist unless something failed somewhere, or
+        a site from a backup gave an id twice."""
+        is_troubled = any(self._is_troubled_at(site, replica) for site in replica.sites)
+        if not is_troubled and not self._has_two_contents(replica.resource):
             yield "it is DIVERGED, and nothing failed anywhere"
+
+    def _has_two_contents(self, resource: str) -> bool:
+        """Whether sites hold different operations with one id."""
+        replicas = [node.replica(resource) for node in self._world.nodes.values()]
+        for id_ in (id_ for name, id_ in self._world.given_twice if name == resource):
+            held = (one.history.ops.get(id_) for one in replicas if one is not None)
+            if len({content_hash(op) for op in held if op is not None}) > 1:
+                return True
+        return False
 
     def _is_troubled_at(self, site: str, replica: Replica) -> bool:
         """Whether something is wrong at a site; or was, when it sent its last report, and it has gone on since."""

@@ -141,7 +141,7 @@ def _describe(op: Operation) -> str:
 def _here(replica: Replica, op: Operation) -> str:
     """A remark about an operation at this very site, or an empty text."""
     reply = replica.replies.get(op.id, replica.site)
-    if replica.applied.unknown and replica.applied.unknown.id == op.id:
+    if replica.applied.is_unknown(op.id):
         return " (UNKNOWN here)"
     if op.id in replica.applied.failed:
         return f" (failed here: {replica.applied.failed[op.id]})"

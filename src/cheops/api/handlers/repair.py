@@ -84,13 +84,15 @@ def _path(http: Request) -> str:
 
 
 def _unknown_operation(replica: Replica, body: ResolveRequest) -> OpId:
-    """The operation that is UNKNOWN at this site; there is at most one."""
-    unknown = replica.applied.unknown
-    if unknown is None:
+    """The operation that is UNKNOWN at this site: the one that is named, or the first."""
+    unknown = [str(one.id) for one in replica.applied.all_unknown]
+    if replica.applied.unknown is None:
         raise ClientError(f"nothing is UNKNOWN at {replica.site}{_unknown_elsewhere(replica)}", status=_CONFLICT)
-    if body.operation and find(replica, body.operation).id != unknown.id:
-        raise ClientError(f"{unknown.id} is UNKNOWN at {replica.site}, not {body.operation}", status=_CONFLICT)
-    return unknown.id
+    named = find(replica, body.operation).id if body.operation else replica.applied.unknown.id
+    if not replica.applied.is_unknown(named):
+        found = f"{in_words(unknown)} {is_or_are(unknown)} UNKNOWN at {replica.site}, not {body.operation}"
+        raise ClientError(found, status=_CONFLICT)
+    return named
 
 
 def _unknown_elsewhere(replica: Replica) -> str:

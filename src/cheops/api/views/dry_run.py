@@ -16,11 +16,12 @@ from cheops.engine.evidence import Presence, evidence_of
 from cheops.engine.replica import Replica
 from cheops.log.causality import joined
 from cheops.log.contents import ContentSums
-from cheops.log.history import FindMatrix, History
+from cheops.log.epochs import Epoch, FindMatrix
+from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Stamp, Verdict
 from cheops.log.plan import Plan, plan
-from cheops.log.rules import Epoch, Fate
+from cheops.log.rules import Fate
 from cheops.text import in_words
 
 NEW = "new"

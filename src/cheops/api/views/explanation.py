@@ -141,7 +141,7 @@ def _effect_text(replica: Replica, op: Operation, fate: Fate | None) -> str:
 
 
 def _draft(replica: Replica, op: Operation) -> str:
-    if replica.applied.unknown and replica.applied.unknown.id == op.id:
+    if replica.applied.is_unknown(op.id):
         return "it is unknown whether it ran, so it was not sent to other sites"
     if replica.slot.running and replica.slot.running.op == op:
         return "running at its origin; the other sites receive it with the outcome"

@@ -151,7 +151,7 @@ async def _answers_in(node: Node, replica: Replica, op: OpId) -> list[Answer]:
 
 
 def _unknown_reason(replica: Replica, op: OpId) -> str | None:
-    if replica.applied.unknown is None or replica.applied.unknown.id != op:
+    if not replica.applied.is_unknown(op):
         return None
     reply = replica.replies.get(op, replica.site)
     return reply.detail if reply else "the site stopped while it was run"
