@@ -297,10 +297,10 @@ def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, .
         replica.applied.record_start()
         ledger.save(replica, out)
     if running.rewritten is not None:
-        # The commands of a logic plugin belong to no single operation: if one failed, all that it rewrote failed. The
-        # base of the replay ran by itself and keeps its own outcome.
+        # The commands of a logic plugin belong to no single operation: if one failed, all that it rewrote failed. What
+        # ran by itself, up to the last base, keeps its own outcome.
         replica.applied.record_rewrite(running.rewritten)
-        results = [*results[: 0 if wanted.from_start else 1], *[_worst(results)] * len(wanted.run)]
+        results = [*results[: running.as_is], *[_worst(results)] * len(wanted.run)]
     ran = list(zip(wanted.run, results, strict=False))
     for op, outcome in ran:
         if outcome.result is Result.OK:

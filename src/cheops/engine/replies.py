@@ -214,12 +214,12 @@ class WaitingClients:
                 continue  # a draft: its verdict comes first
             if id_ in replica.history.ops and not contains(replica.history.folded, id_):
                 client.has_effect = id_ not in replica.history.fates
-            for site in replica.sites:
+            # Also of sites that were removed from the mesh: when one is back, its reply may be forgotten here.
+            for site in replica.history.site_list:
                 before = client.reported.get(site)
                 if before in _FINAL:
                     continue
-                is_over = _is_deleted_before(replica, id_, site)
-                status = Status.OK if is_over else _status_at(replica, id_, site, client)
+                status = _status_at(replica, id_, site, client)
                 if status and status is not before:
                     client.reported[site] = status
                     reply = replica.replies.get(id_, site)
@@ -233,8 +233,16 @@ def _status_at(replica: "Replica", id_: OpId, site: str, client: _Client) -> Sta
     reply = replica.replies.get(id_, site)
     if reply is not None and reply.status in _FINISHED:
         return reply.status
-    if not contains(_settled_at(replica, site), id_):
+    if site not in replica.sites:
+        return None
+    if not contains(_settled_at(replica, site), id_) and not _is_deleted_before(replica, id_, site):
         return reply.status if reply and reply.status in _REPORTED else None
+    return _status_without_reply(replica, id_, site, client)
+
+
+def _status_without_reply(replica: "Replica", id_: OpId, site: str, client: _Client) -> Status | None:
+    if _is_deleted_before(replica, id_, site):
+        return Status.OK
     op, fate = replica.history.ops.get(id_), replica.history.fates.get(id_)
     if op and op.is_silent:
         return Status.OK

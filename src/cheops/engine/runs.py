@@ -39,6 +39,7 @@ class Running:
     op: Operation | None = None
     plan: Plan = field(default_factory=Plan)
     rewritten: list[OpId] | None = None  # a logic plugin's commands run, for this effective list
+    as_is: int = 0  # how many operations of the plan ran before those
     has_start: bool = False  # its first step is a reset, or the base of a checkpoint
 
 

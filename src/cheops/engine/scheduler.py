@@ -108,7 +108,8 @@ def _wipe_dirty_first(replica: Replica, wanted: Plan) -> Plan:
     if not dirty or wanted.from_start:
         return wanted
     effective = replica.history.effective
-    for place, base in enumerate(effective):
+    # The latest: a logic plugin must rewrite what comes after it, as at the other sites, and nothing more.
+    for place, base in reversed(list(enumerate(effective))):
         if all(replica.matrix.replaces(base.key, name) for name in dirty):
             return Plan(from_base(effective, place, replica.matrix), replay=True)
     if replica.type.reset or replica.applied.base:
@@ -218,15 +219,19 @@ def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> 
     start = base.write if base else replica.type.reset
     is_base = base is not None
     steps = [Step(None, start, of_type=not is_base, of_base=is_base)] if wanted.from_start and start else []
-    logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
+    # A logic plugin rewrites what comes after the last base, wherever the replay begins.
+    as_is = _place_of_last_base(replica, wanted.run) + 1
+    logic, after = replica.type.logic, wanted.run[as_is:]
     rewritten = [op.id for op in replica.history.effective] if logic and _has_clash(replica, after) else None
     if logic and rewritten is not None:
-        steps += [_step(op) for op in wanted.run[: len(wanted.run) - len(after)]]
+        steps += [_step(op) for op in wanted.run[:as_is]]
         steps += [Step(None, command, of_type=True) for command in logic(after)]
     else:
         steps += [_step(op) for op in wanted.run]
     has_start = wanted.from_start and start is not None
-    running = Running(replica.next_reply, Purpose.REPLAY, plan=wanted, rewritten=rewritten, has_start=has_start)
+    running = Running(
+        replica.next_reply, Purpose.REPLAY, plan=wanted, rewritten=rewritten, as_is=as_is, has_start=has_start
+    )
     if steps:
         _start(replica, running, tuple(steps), out)
     else:
@@ -239,15 +244,20 @@ def _logic_plan(replica: Replica) -> Plan | None:
     effective = replica.history.effective
     if replica.type.logic is None or [op.id for op in effective] == replica.applied.rewritten:
         return None
-    is_base = replica.matrix.is_replace_type
-    place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(effective[n].key)), None)
-    if place is not None:
+    place = _place_of_last_base(replica, effective)
+    if place >= 0:
         redone = from_base(effective, place, replica.matrix)
         return Plan(redone, replay=True) if _has_clash(replica, redone[1:]) else None
     has_start = replica.type.reset or replica.applied.base
     return (
         Plan(tuple(effective), replay=True, from_start=True) if has_start and _has_clash(replica, effective) else None
     )
+
+
+def _place_of_last_base(replica: Replica, ops: Sequence[Operation]) -> int:
+    """-1 if there is none."""
+    is_base = replica.matrix.is_replace_type
+    return next((place for place in range(len(ops) - 1, -1, -1) if is_base(ops[place].key)), -1)
 
 
 def _has_clash(replica: Replica, ops: Sequence[Operation]) -> bool:
