@@ -193,6 +193,7 @@ class HostileSite(Rogue):
 
     def shared_page(self, about: str) -> str:
         """A page of all four sites, with a line of each honest one, which this site knows."""
+        until(lambda: all(states(self.honest.rig, name)[self.name] == "up" for name in NAMES), "for it to be up at all")
         page = self.honest.new_page(about, " & ".join((*NAMES, self.name)))
         until(lambda: {origin.site for origin in self.known(page)} >= set(NAMES), f"for {self.name} to hear of {page}")
         return page

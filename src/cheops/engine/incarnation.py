@@ -207,7 +207,7 @@ def withdraw(
         out.documents[key_of(kept)] = kept
         documents = (*documents, kept)
         out.others.append(Notify(resource, WITHDRAWN, op.id, closed[op.origin].why))
-    inherited = Inherited(resource, tuple(closed))
+    inherited = Inherited(resource, tuple(closed), catching_up=True)
     out.documents[key_of(inherited)] = inherited
     out.drop([("started", resource)])
     left = (_without_rules_of(gone, d, out) for d in documents if not isinstance(d, Inherited | Started))
