@@ -154,6 +154,24 @@ def test_orphans_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, ord
         )
 
 
+@given(stages(changes=True))
+@example(BRINGER_FORGOTTEN)
+def test_what_was_forgotten_and_comes_back_has_no_effect(past: tuple[Stage, ...]) -> None:
+    """A site that has not forgotten it sends it again, or gets the snapshot of one that has."""
+    pruned, whole = history(()), history(())
+    for stage in past:
+        for op in stage.ops:
+            pruned.add(op)
+            whole.add(op)
+        pruned.prune(stage.stable)
+    gone = [op for op in whole.ops.values() if op.id not in pruned.ops]
+    beside = loaded(ledger(pruned), [*pruned.ops.values(), *gone])
+    assert ids(beside.effective) == ids(whole.effective)
+    for op in gone:
+        pruned.add(op)
+    assert ids(pruned.effective) == ids(whole.effective)
+
+
 @given(pasts_with_changes())
 def test_a_checkpoint_takes_the_effect_and_leaves_the_matrix(past: Past) -> None:
     folded, whole = history(past.ops), history(past.ops)
