@@ -391,7 +391,7 @@ def after_crash(replica: Replica, started: Started, out: Effects) -> None:
     elif op is not None and op.kind is Kind.SITES:
         ledger.mark_dirty(replica, started.dirty, out)  # the copy may be half deleted
     elif op is not None and started.hook:
-        replica.applied.record_failure(op.id, "the site stopped while on_error was running")
+        fail(replica, op, "the site stopped while on_error was running", out)
     elif op is not None:
         if started.units:
             replica.applied.record_failure(op.id, "it failed, and the site stopped while its units were running")
