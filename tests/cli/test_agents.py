@@ -139,7 +139,8 @@ def _moving_and_deleting(rig: Rig, cheops: Cheops) -> None:
     assert "+other" in differs.splitlines()
     cheops("delete", "notes", "--command", "rm notes")
     assert not (rig.folder("site2") / "notes").exists()
-    assert words(cheops("get", "resources").out)[1][2] == "deleted"
+    until(lambda: "notes" in cheops("get", "resources", "--deleted").out, "all sites have deleted it")
+    assert "notes" not in cheops("get", "resources").out
 
 
 def test_trouble_and_what_cures_it(make_rig: MakeRig) -> None:
