@@ -190,6 +190,7 @@ class LineChart:
     x_label: str
     y_label: str
     series: Sequence[Series]
+    title: str = ""
 
     def svg(self) -> str:
         """The picture as text."""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.charts import BarChart
+from bench.charts import BarChart, LineChart
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PICTURES = "pictures/bench"
@@ -20,7 +20,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""  # of a section that the page does not have yet: it is added when it is first measured
     about: str = ""
-    picture: BarChart | None = None
+    picture: BarChart | LineChart | None = None
 
     def markdown(self) -> str:
         lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
