@@ -71,6 +71,8 @@ ONCE_BROKEN = [
     ("kinds", 5, 50226),
     ("kinds", 6, 60050),
     ("kinds", 3, 30497),
+    ("remedies", 6, 60018),
+    ("reborn", 4, 40033),
 ]
 
 

@@ -33,11 +33,12 @@ class _Report(NamedTuple):
     at_ms: int  # by the clock of the receiver
     incarnation: str  # of the sender's store
     life: int  # of the receiver
+    store: str  # of the receiver: a lost store has not left its reports to the next one
     known: Vector
     settled: Vector
 
 
-_NO_REPORT = _Report(0, "", 0, NOTHING, NOTHING)
+_NO_REPORT = _Report(0, "", 0, "", NOTHING, NOTHING)
 
 
 class StatusChecker:
@@ -80,7 +81,7 @@ class StatusChecker:
         taken = without_more_of(node.origin, message, replica.history.known, replica.replies.known)
         is_listed = id(message) not in self._off_the_list
         known, settled = joined(last.known, taken.known), joined(last.settled, taken.settled) if is_listed else NOTHING
-        reports.append(_Report(now_ms, message.incarnation, node.life, known, settled))
+        reports.append(_Report(now_ms, message.incarnation, node.life, node.origin.incarnation, known, settled))
 
     def _look(self) -> None:
         world = self._world
@@ -112,7 +113,9 @@ class StatusChecker:
         evidence, view = evidence_of(replica, site), replica.peers.get(site)
         incarnation = evidence.origin.incarnation if evidence.origin else ""
         reports = [
-            one for one in self._heard.get((node.name, site, replica.resource), ()) if one.incarnation == incarnation
+            one
+            for one in self._heard.get((node.name, site, replica.resource), ())
+            if (one.incarnation, one.store) == (incarnation, node.origin.incarnation)
         ]
         # Nothing is lost as long as a site runs. What a crash leaves is as of some report before.
         last = next((one for one in reversed(reports) if one.life == node.life), _NO_REPORT)

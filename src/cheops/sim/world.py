@@ -24,6 +24,7 @@ from cheops.engine.events import (
     Received,
     Resolved,
     Restart,
+    Retried,
     Run,
     Save,
     Send,
@@ -478,7 +479,7 @@ class World:
     # -- the operator --------------------------------------------------------------------------------
 
     def resolve_unknown(self) -> None:
-        """Act as the operator: resolve every UNKNOWN operation according to what really happened."""
+        """Act as the operator: resolve what is UNKNOWN by what really happened, and retry where a remedy failed."""
         for name, node in self.nodes.items():
             for resource, replica in list(node.site.replicas.items() if node.site else ()):
                 if replica.applied.unknown is not None:
@@ -486,6 +487,10 @@ class World:
                     self.resolved.add((name, resource, replica.applied.unknown.id))
                     self.inject("operator resolved an unknown")
                     self.deliver(name, Resolved(resource, replica.applied.unknown.id, happened))
+                elif replica.type.on_error and replica.applied.failed.keys() - set(replica.applied.troubled):
+                    # The remedy timed out, or the site stopped during it: DIVERGED, until `repair --retry`.
+                    self.inject("operator retried a failure")
+                    self.deliver(name, Retried(resource))
 
 
 def ever_listed_sites(ops: dict[OpId, Operation]) -> set[str]:
