@@ -17,12 +17,18 @@ from cheops.sim import http_agreement
 from cheops.sim.apps import COUNTER, FILE, OTHER_APPS, with_early_checkpoints
 from cheops.sim.http_agent import Agent
 from cheops.sim.http_service import Reply
+from cheops.sim.http_world import Fate
 from cheops.sim.node import Node
 from cheops.sim.world import CrashError
 from tests.engine import test_incarnations, test_retention, test_snapshot_attacks
 from tests.engine.lab import Lab
 from tests.engine.thief import begun, run, run_on, sealing, send, stolen, without_m
-from tests.sim.test_http_doubt import BOTH, HandWorld, test_a_parent_and_its_child_at_the_same_time_have_one_order
+from tests.sim.test_http_doubt import (
+    BOTH,
+    HandWorld,
+    test_a_deletion_reaches_what_was_created_without_an_answer,
+    test_a_parent_and_its_child_at_the_same_time_have_one_order,
+)
 
 _POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.INVOLVED)
 _SECONDS = 60  # of virtual time: enough for what is lost to be sent again
@@ -411,4 +417,10 @@ def _end(world: HandWorld) -> None:
 def a_parent_and_its_child() -> None:
     world = HandWorld(BOTH)
     test_a_parent_and_its_child_at_the_same_time_have_one_order(world, "/b")
+    world.close()
+
+
+def a_deletion_of_what_was_created_without_an_answer() -> None:
+    world = HandWorld(BOTH)
+    test_a_deletion_reaches_what_was_created_without_an_answer(world, Fate.DONE)
     world.close()

@@ -404,4 +404,7 @@ BUGS: dict[str, Planted] = {
     "all is sent at once": Planted(
         planted_http.all_is_sent_at_once, courses.a_deletion_of_a_collection_while_something_is_put_there
     ),
+    "creations are not noted": Planted(
+        planted_http.creations_are_not_noted, courses.a_deletion_of_what_was_created_without_an_answer
+    ),
 }

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cheops.backends.http import backend, changes, interpreter
-from cheops.backends.http.copies import Copy
+from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.exclusion import Exclusion
 from cheops.backends.http.interpretation import Meaning, meaning_of
 from cheops.backends.http.payload import Request, operation_type
@@ -90,3 +90,8 @@ def all_is_sent_at_once() -> AbstractContextManager[object]:
         yield
 
     return patch.object(Exclusion, "held", held)
+
+
+def creations_are_not_noted() -> AbstractContextManager[object]:
+    """A deletion passes over a service that may have done a creation, and has not answered."""
+    return patch.object(Copies, "may_have_created", lambda *_: False)

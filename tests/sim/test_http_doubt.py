@@ -102,6 +102,49 @@ def test_a_deletion_of_a_part_that_was_done_without_an_answer_is_done_everywhere
     assert world.entries("notes") == [["/notes/1"], ["/notes/41"]]
 
 
+@pytest.mark.parametrize("fate", [Fate.DONE, Fate.LOST])
+def test_a_deletion_reaches_what_was_created_without_an_answer(world: HandWorld, fate: Fate) -> None:
+    world.ask("site1", "store", "PUT", "/b", {"made": "x"})
+    world.fates[1] += [fate, *[Fate.REFUSED] * 20]
+    created = world.begin("site1", "store", "PUT", "/b/k", {"value": "y"})
+    world.run_until(world.now_ms + 60)
+    world.begin("site1", "store", "DELETE", "/b/k", {})
+    world.run_until(world.now_ms + 60)
+    world.fates[1].clear()
+    world.pass_s(10)
+    assert world.entries("store") == [["/b"], ["/b"]]
+    assert world.overall(created.resource) == [Overall.CONVERGED] * 2
+
+
+def test_a_deletion_reaches_what_was_created_when_the_agent_stopped(world: HandWorld) -> None:
+    world.ask("site1", "store", "PUT", "/b", {"made": "x"})
+    resource = world.begin("site1", "store", "PUT", "/b/k", {"value": "y"})
+    while "/b/k" not in world.services["site2", "store"].entries:
+        world.run_until(world.now_ms + 1)
+    world.crash("site2", 100)
+    world.fates[1] += [Fate.REFUSED] * 20
+    world.ask("site1", "store", "DELETE", "/b/k", {})
+    world.fates[1].clear()
+    world.pass_s(10)
+    assert world.entries("store") == [["/b"], ["/b"]]
+    assert world.overall(resource.resource) == [Overall.CONVERGED] * 2
+
+
+def test_a_deletion_spares_what_was_not_created_by_this_site(world: HandWorld) -> None:
+    """The creation never reached the service, and somebody else has put something there."""
+    world.ask("site1", "store", "PUT", "/b", {"made": "x"})
+    world.fates[1] += [Fate.REFUSED] * 20
+    resource = world.begin("site1", "store", "PUT", "/b/k", {"value": "y"})
+    world.run_until(world.now_ms + 60)
+    world.begin("site1", "store", "DELETE", "/b/k", {})
+    world.run_until(world.now_ms + 60)
+    world.services["site2", "store"].entries["/b/k"] = {"value": "theirs"}
+    world.fates[1].clear()
+    world.pass_s(10)
+    assert world.entries("store") == [["/b"], ["/b", "/b/k"]]
+    assert not world.agents["site2"].backend.copies.may_have_created(resource.resource)
+
+
 def test_a_deletion_that_finds_nothing_is_refused_if_it_was_sent_once(world: HandWorld) -> None:
     resource = note(world)
     assert world.ask("site1", "notes", "DELETE", f"/notes/{resource}/tags/red", {}).status == 404

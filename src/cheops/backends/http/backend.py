@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
+from cheops.backends.http.creations import MAY_EXIST, creation_in_doubt, response_to
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
-from cheops.backends.http.deletions import MULTI_STATUS, failed_part, is_deleted_with, report_lost
+from cheops.backends.http.deletions import MULTI_STATUS, failed_part, is_deleted_with, report_lost, waits_for_parts
 from cheops.backends.http.exclusion import Exclusion
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.explanation import child_without_id, response_text, without_id
@@ -60,7 +61,7 @@ from cheops.text import printable, shortened
 
 FILE = "replicas.db"
 _MAX_WAITS = 1_000
-_CREATED, _CONFLICT = 201, 409
+_CREATED = 201
 _CREDENTIALS_LOST = (
     "the client's credentials are not known any more, and without them nobody may run it: send the request again"
 )
@@ -71,10 +72,6 @@ _MAY_BE_OURS = (
     "it exists already, and may be of an attempt before, whose response was lost: look at it, and delete it or PUT it"
 )
 _THERE_IS_ONE = "there is a copy already: an earlier request with this Idempotency-Key created it"
-_MAY_EXIST = (
-    "an attempt to create it here may have had an effect, and its id is not known: if the service has it, delete it "
-    "there, or record its local id; then say with cheops resolve whether the create happened"
-)
 _ID_UNKNOWN = (
     "nobody knows under which id the service has it, so it could not be changed or deleted. Record its local id first "
     "(PUT /api/v1/replicants/{id}/local-id); or delete it there, and say that it did not happen"
@@ -148,6 +145,11 @@ class HttpBackend(Backend):
         if copy is None and (later := creation_after(replica, step.op)):
             created = await self.run_step(run, Step(later.id, later.payload))
             if created.result is not Result.OK:
+                return created
+            copy = self.copies.index.copies.get(run.resource)
+        if copy is None and (doubtful := creation_in_doubt(replica, self.copies, request)):
+            created = await self.run_step(run, Step(doubtful.id, doubtful.payload, again=True))
+            if created.result in (Result.RETRY, Result.MAYBE):
                 return created
             copy = self.copies.index.copies.get(run.resource)
         async with self._exclusion.held(service.name, request, copy):
@@ -268,8 +270,9 @@ class HttpBackend(Backend):
         if request.deletes and not of_client:
             replica = self.context.replica(meta_id)
             if replica is not None and replica.applied.unknown is not None:
-                return Outcome(Result.RETRY, _MAY_EXIST)
-            return nothing_to_do("there is no copy")
+                return Outcome(Result.RETRY, MAY_EXIST)
+            is_sent = request.named and self.copies.may_have_created(meta_id)
+            return None if is_sent else nothing_to_do("there is no copy")
         return Outcome(Result.KO, f"there is no copy of {meta_id} at this site")
 
     def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Outcome:
@@ -356,15 +359,15 @@ class HttpBackend(Backend):
         identity = of_site(task.service, copy.client if copy else request.client)
         return (await self.sender.send(task.service, look, path, b"", identity)).status in _GONE
 
-    def _waits_for_parts(self, task: Task, reply: ServiceReply) -> bool:
-        """Whether the service refuses to delete what is not empty, and what is in it may be about to be deleted."""
-        is_refused = task.request.deletes and reply.status == _CONFLICT and not task.is_of_client
-        return is_refused and self.copies.index.has_below(task.service.name, task.request.path)
-
     async def _reply(self, task: Task, path: str, more: tuple[Header, ...]) -> ServiceReply:
         """The response of the service. Raises UpstreamError."""
         if task.request.to and not task.is_of_client:
             await self.copies.note_try(task.meta_id, task.op)
+        response = self._response(task, path, more)
+        is_creation = task.request.binds and task.meta_id not in self.copies.index.copies
+        return await (response_to(task, self.copies, response) if is_creation else response)
+
+    async def _response(self, task: Task, path: str, more: tuple[Header, ...]) -> ServiceReply:
         if not task.request.session:
             return await self.sender.send(task.service, task.request, path, task.body, task.identity, more=more)
         try:
@@ -386,7 +389,7 @@ class HttpBackend(Backend):
         """What a response means, by the rule of the request if it has one; and a note for people."""
         request = task.request
         result = task.result(request.method, reply.status)
-        if self._waits_for_parts(task, reply):
+        if not task.is_of_client and waits_for_parts(self.copies.index, task.service.name, request, reply):
             return Result.RETRY, "the service does not delete it yet: something that is in it is still here"
         target, body = joined(request.path, request.query), None if request.session else task.body
         found = rule_for(task.service.replication.rules, request.method, target, request.headers, body)

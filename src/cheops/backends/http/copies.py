@@ -275,8 +275,8 @@ class Copies:
         # Of each resource, the last create or delete of a client that the service here has accepted. Its credentials
         # are gone after a crash; an operation that was accepted before needs none.
         self.approvals: BoundedMap[str, str] = BoundedMap(_MAX_APPROVALS)
-        # Of each resource, the operation of another site that was sent to the service here last, and whose response may
-        # have been lost in a crash: only for requests that have another effect, or none, when they are sent again.
+        # Of each resource, the operation that was sent to the service here last, and whose response may have been lost:
+        # only creations, and requests that have another effect, or none, when they are sent again.
         self._tries: dict[str, str] = {}
         self._path = path
         self._thread = ThreadPoolExecutor(1, "copies")
@@ -315,6 +315,8 @@ class Copies:
                 self.index.drop(one)
             known = [(_NO_TRY, (one,)) for one in gone if self._tries.pop(one, None)]
             await self._write([*((_DROP, (one,)) for one in gone), *known, *self._approve(meta_id, approved)])
+        else:
+            await self.forget_try(meta_id)
 
     def _approve(self, meta_id: str, op: str) -> list[tuple[str, tuple[object, ...]]]:
         if not op:
@@ -325,6 +327,10 @@ class Copies:
     def has_tried(self, meta_id: str, op: str) -> bool:
         """Whether an operation was sent to the service before, and nobody knows what became of it."""
         return self._tries.get(meta_id) == op
+
+    def may_have_created(self, meta_id: str) -> bool:
+        """Of a resource without a copy: whether the service may have it all the same."""
+        return meta_id in self._tries
 
     async def note_try(self, meta_id: str, op: str) -> None:
         """An operation is about to be sent; durable when this returns."""

@@ -25,6 +25,7 @@ from cheops.log.operation import Kind, Operation, OpId, Origin
 from cheops.text import printable, shortened
 
 MULTI_STATUS = 207
+_CONFLICT = 409
 _MOST_NAMED = 500  # those beyond count as changed: the sites are compared
 _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? ([45]\d\d)")
 
@@ -83,6 +84,11 @@ def _vector(known: After) -> dict[Origin, int]:
 def _covers(named: After | None, replica: Replica) -> bool:
     """Whether the origin of a deletion knew all that this site knows of a replicant."""
     return named is not None and covers(_vector(named), _vector(known_to(replica)))
+
+
+def waits_for_parts(index: Index, service: str, request: Request, reply: ServiceReply) -> bool:
+    """Whether the service refuses to delete what is not empty, and what is in it may be about to be deleted."""
+    return request.deletes and reply.status == _CONFLICT and index.has_below(service, request.path)
 
 
 def failed_part(method: str, reply: ServiceReply) -> str:
