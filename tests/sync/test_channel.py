@@ -249,6 +249,28 @@ def test_a_caller_that_gives_up_ends_the_work_on_the_other_side() -> None:
     play(scene)
 
 
+def test_a_request_that_is_cancelled_before_it_is_looked_at_takes_no_place() -> None:
+    """As after a moment in which this side stood still: it reads both at once."""
+
+    async def scene() -> None:
+        end = End("honest")
+        answered = asyncio.Event()
+
+        async def answer(request: IncomingRequest) -> None:
+            request.respond(Answer(200))
+            answered.set()
+
+        end.on_request = answer
+        async with raw_peer(end) as (channel, send):
+            for number in range(1, 2 * (channels._MOST_STREAMS + channels._MOST_URGENT) + 1, 2):
+                await send(request_frame(number) + frames.encode_frame(FrameKind.CANCEL, number))
+            await send(request_frame(999, kind="heartbeat"))
+            await answered.wait()
+            await until(lambda: channel.is_idle)
+
+    asyncio.run(scene())
+
+
 def test_closing_lets_open_requests_end() -> None:
     async def scene(a: Channel, b: Channel, one: End, other: End) -> None:
         go_on = asyncio.Event()

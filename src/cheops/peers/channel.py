@@ -356,20 +356,21 @@ class Channel(asyncio.Protocol):
                 self._cancel(number, "too many requests at a time")
             return
         self._requests[number] = body
-        self._handlers[number] = self._loop.create_task(self._answer(number, request))
+        task = self._handlers[number] = self._loop.create_task(self._answer(request))
+        # Not in the task: one that is cancelled before its first step never begins.
+        task.add_done_callback(lambda _: self._end_answer(number, request))
 
-    async def _answer(self, number: int, request: IncomingRequest) -> None:
-        try:
+    async def _answer(self, request: IncomingRequest) -> None:
+        with contextlib.suppress(ChannelError):  # the other side, or the connection, is gone
             await self._owner.answer(request)
-        except ChannelError:
-            pass  # the other side, or the connection, is gone
-        finally:
-            self._handlers.pop(number, None)
-            self._requests.pop(number, None)
+
+    def _end_answer(self, number: int, request: IncomingRequest) -> None:
+        self._handlers.pop(number, None)
+        if self._requests.pop(number, None) is not None:  # otherwise nobody waits for it any more
             request.respond(Answer(500, b"this is a bug in Cheops; the agent's log has the details"))
             if not request.is_complete:
                 self._cancel(number, "the response ended early")
-            self._end_if_done()
+        self._end_if_done()
 
     def _begin_response(self, frame: Frame) -> None:
         answer = frames.decode_answer(frame.payload)
@@ -409,7 +410,7 @@ class Channel(asyncio.Protocol):
             self._fail_response(number, error)
         if (writer := self._writers.get(number)) and not writer.done():
             writer.set_exception(error)
-        if body := self._requests.get(number):
+        if body := self._requests.pop(number, None):
             body.fail(error)
         if handler := self._handlers.get(number):
             handler.cancel()
