@@ -297,6 +297,51 @@ def test_closing_lets_open_requests_end() -> None:
     play(scene)
 
 
+def test_closing_lets_a_response_end_that_waits_for_credit() -> None:
+    """Its handler is done, and the other side takes it slowly."""
+
+    async def scene(a: Channel, b: Channel, one: End, _other: End) -> None:
+        size = WINDOW_BYTES + 60_000
+
+        async def answer(request: IncomingRequest) -> None:
+            request.respond(Answer(200), end=False)
+            await request.write(b"x" * size, end=True)
+
+        one.on_request = answer
+        async with b.open(Opening("files")) as response:
+            await until(lambda: not a._handlers and not a._outbox.can_send)
+            assert not a.is_idle
+            a.close("at rest")
+            await until(lambda: not b.is_open)
+            assert len(await response.body.read(MIB)) == size
+        await one.is_closed.wait()
+
+    play(scene)
+
+
+def test_closing_comes_after_the_beginnings_of_what_waits_to_be_sent() -> None:
+    """Otherwise the other side sees nothing open, and ends the connection."""
+
+    async def scene() -> None:
+        end = End("honest")
+        async with raw_peer(end) as (channel, send):
+            channel.post("messages", b"m" * 50_000)
+            channel.post("messages", b"the next one")
+            asking = asyncio.create_task(channel.request("show", b"", timeout_s=30, most_bytes=100))
+            await asyncio.sleep(0.01)
+            channel.close("at rest")
+            assert channel._outbox.has_heads(0), "nothing more may be written before the echo"
+            assert not channel._has_said_close
+            while channel._outbox.has_heads(0):
+                await send(frames.encode_frame(FrameKind.PONG, 0) + credit_frame(2, 10_000))
+                await asyncio.sleep(0.01)
+            assert channel._has_said_close
+            await send(frames.encode_frame(FrameKind.RESPONSE, 6, frames.encode_payload(Answer(200)), Flag.END))
+            assert await asking == (200, b"")
+
+    asyncio.run(scene())
+
+
 def test_a_silent_connection_is_given_up_only_while_something_waits() -> None:
     async def scene(a: Channel, b: Channel, one: End, _other: End) -> None:
         assert b._transport is not None
@@ -355,6 +400,10 @@ def test_a_body_that_its_sender_cannot_finish_fails_the_request() -> None:
 
 def request_frame(number: int, body: bytes = b"", flags: int = Flag.END, kind: str = "show") -> bytes:
     return frames.encode_frame(FrameKind.REQUEST, number, frames.encode_payload(Opening(kind, body)), flags)
+
+
+def credit_frame(number: int, amount: int) -> bytes:
+    return frames.encode_frame(FrameKind.CREDIT, number, frames.encode_amount(amount))
 
 
 def data_frame(number: int, size: int) -> bytes:

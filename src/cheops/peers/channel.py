@@ -101,7 +101,7 @@ class Channel(asyncio.Protocol):
         self._is_deaf = False  # this side reads nothing, because too many answers wait
         self._is_paused = False  # the socket takes no more
         self._is_flushing = False
-        self._has_said_close = self._has_heard_close = False
+        self._is_closing = self._has_said_close = self._has_heard_close = False
         self._silent_ticks = self._stalled_ticks = self._close_ticks = 0
 
     # -- the connection ----------------------------------------------------------------------------------------
@@ -158,13 +158,18 @@ class Channel(asyncio.Protocol):
 
     def close(self, why: str) -> None:
         """Begin no more streams, and end when those that are open have."""
-        if not self._has_said_close:
-            self._has_said_close = True
+        if not self._is_closing:
+            self._is_closing = True
             self.is_open = False
             self.why_closed = self.why_closed or why
-            self._outbox.put_control(FrameKind.CLOSE, 0, frames.encode_reason(why))
             self._flush()
             self._end_if_done()
+
+    def _say_close(self) -> None:
+        """After the beginnings of all streams: the other side may end the connection when it sees none open."""
+        if self._is_closing and not self._has_said_close and not self._outbox.has_heads(self._next % 2):
+            self._has_said_close = True
+            self._outbox.put_control(FrameKind.CLOSE, 0, frames.encode_reason(self.why_closed))
 
     def abort(self, why: str) -> None:
         """End at once."""
@@ -181,9 +186,8 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no stream is open, and nothing waits to be handled."""
-        is_quiet = not (self._responses or self._handlers or self._inbox.has_any)
-        return is_quiet and not self._outbox.has_one_way
+        """Whether no stream is open, and nothing waits to be handled, or to be written."""
+        return not (self._responses or self._handlers or self._inbox.has_any or self._outbox.has_bodies)
 
     @property
     def is_lost(self) -> bool:
@@ -194,7 +198,7 @@ class Channel(asyncio.Protocol):
         """About once a second."""
         self._stalled_ticks = self._stalled_ticks + 1 if self._is_paused else 0
         self._silent_ticks = self._silent_ticks + 1 if self._responses else 0
-        self._close_ticks += self._has_said_close
+        self._close_ticks += self._is_closing
         if self._transport is not None:
             adapt_retries(self._transport)
         if self._stalled_ticks >= _STALLED_TICKS:
@@ -458,6 +462,7 @@ class Channel(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flushing = False
         transport = self._transport
+        self._say_close()
         while transport is not None and not self._is_paused and not transport.is_closing():
             if not self._outbox.can_send_in(self._pace.room):
                 break
@@ -467,6 +472,7 @@ class Channel(asyncio.Protocol):
             if self._pace.is_echo_due:
                 self._pace.asked(self._loop.time())
                 transport.write(_PING)
+            self._say_close()
         if self._is_deaf and transport is not None and self._outbox.control_frames <= _MOST_CONTROL // 2:
             self._is_deaf = False
             transport.resume_reading()
@@ -474,7 +480,7 @@ class Channel(asyncio.Protocol):
             if not writer.done() and self._outbox.waiting(number) <= _WRITER_BYTES:
                 writer.set_result(None)
         self._offer_post()
-        if self._has_said_close:
+        if self._is_closing:
             self._end_if_done()
 
     def _offer_post(self) -> None:
