@@ -69,8 +69,12 @@ class Relays:
         task = asyncio.get_running_loop().create_task(carry(carrier, opening, reader, writer))
         self._tunnels.add(task)
         task.add_done_callback(self._tunnels.discard)
-        channel = await open_channel_on(
-            ours, self._own, site, relay, self._keys, lambda transport: make(transport, relay)
-        )
+        try:
+            channel = await open_channel_on(
+                ours, self._own, site, relay, self._keys, lambda transport: make(transport, relay)
+            )
+        except BaseException:
+            task.cancel()  # the relay may never end it
+            raise
         _log.info("%s is reached by way of %s", site, relay)
         return channel
