@@ -214,6 +214,24 @@ def test_a_site_that_has_lost_its_channel_opens_another_and_is_heard() -> None:
     play(scene, "a", "b")
 
 
+def test_a_channel_that_opens_while_relays_are_tried_for_too_long_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would know of it: it would not end with the certificate of its site."""
+    monkeypatch.setattr(channel_pool, "_DIRECT_S", 0.0)
+    monkeypatch.setattr(channel_pool, "_OPEN_S", 0.3)
+
+    async def never(_site: str, _make: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scene(a: Site, b: Site) -> None:
+        monkeypatch.setattr(a.pool.relays, "open", never)
+        with pytest.raises(TimeoutError):
+            await a.pool.channel("b")
+        assert len(a.pool) == 0
+        await until(lambda: b.lost == ["a"])
+
+    play(scene, "a", "b")
+
+
 def test_many_channels_of_one_site_are_not_kept() -> None:
     async def scene(a: Site, b: Site) -> None:
         for _ in range(20):

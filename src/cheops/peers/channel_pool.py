@@ -227,6 +227,9 @@ class ChannelPool:
                     relayed.abort("there is a direct way")
                     relayed = None
                 channel = relayed or await direct
+        except BaseException:
+            direct.add_done_callback(_abort_opened)  # it may be open by now, and nobody would know of it
+            raise
         finally:
             if direct.done() and not direct.cancelled():
                 direct.exception()  # so that asyncio does not log it as lost
@@ -363,6 +366,11 @@ def _is_unreachable(attempt: asyncio.Task[Channel]) -> bool:
     """Whether nobody was there. An agent that refuses, or shows the wrong certificate, would do so behind a relay."""
     error = attempt.exception()
     return isinstance(error, OSError) and not isinstance(error, UpgradeRefusedError | WrongSiteError | ssl.SSLError)
+
+
+def _abort_opened(attempt: asyncio.Task[Channel]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().abort("it was opened too late")
 
 
 def _host(transport: asyncio.BaseTransport) -> str:
