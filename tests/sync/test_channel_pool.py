@@ -214,7 +214,9 @@ def test_a_site_that_has_lost_its_channel_opens_another_and_is_heard() -> None:
     play(scene, "a", "b")
 
 
-def test_a_channel_that_opens_while_relays_are_tried_for_too_long_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_that_opens_while_relays_are_tried_for_too_long_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nobody would know of it: it would not end with the certificate of its site."""
     monkeypatch.setattr(channel_pool, "_DIRECT_S", 0.0)
     monkeypatch.setattr(channel_pool, "_OPEN_S", 0.3)
