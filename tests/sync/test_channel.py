@@ -611,6 +611,32 @@ def test_a_heartbeat_is_answered_while_there_are_too_many_other_requests() -> No
     play(scene)
 
 
+@pytest.mark.parametrize("kind", ["http", "gateway", "agent"])
+def test_clients_leave_room_for_the_requests_of_their_site(kind: str) -> None:
+    """Otherwise many slow requests for a gateway behind a channel would keep files and documents from its site."""
+
+    async def scene(a: Channel, b: Channel, _one: End, other: End) -> None:
+        async def answer(request: IncomingRequest) -> None:
+            if request.opening.kind == kind:
+                await asyncio.Event().wait()
+            request.respond(Answer(200, b"a file"))
+
+        other.on_request = answer
+        asking = [
+            asyncio.create_task(a.request(kind, b"", timeout_s=60, most_bytes=100))
+            for _ in range(channels._MOST_STREAMS + 1)
+        ]
+        await until(lambda: sum(task.done() for task in asking) == channels._MOST_STREAMS + 1 - 96)
+        assert await a.request("files", b"", timeout_s=30, most_bytes=100) == (200, b"a file")
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        async with asyncio.timeout(30):
+            await until(lambda: not b._for_clients)
+
+    play(scene)
+
+
 def test_one_way_requests_without_bytes_do_not_pile_up() -> None:
     async def scene() -> None:
         end = End("honest")

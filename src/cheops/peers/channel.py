@@ -31,12 +31,13 @@ from cheops.peers.frames import HEAD_BODY_BYTES, Answer, Flag, Frame, FrameError
 from cheops.peers.inbox import Inbox
 from cheops.peers.outbox import Outbox, Priority
 from cheops.peers.pace import WRITE_BYTES, Pace, adapt_retries, tune
-from cheops.peers.requests import Peer, priority_of
+from cheops.peers.requests import FOR_CLIENTS, Peer, priority_of
 from cheops.peers.streams import CancelledByPeerError, ChannelError, IncomingBody, IncomingRequest, Response, SendBody
 
 _WRITER_BYTES = 64 * 1024  # of a body that wait to be sent; beyond this its writer waits
 _MOST_UNHANDLED = 4 * 1024 * 1024  # bytes of one-way requests
 _MOST_STREAMS = 128  # requests of the other side at a time, until their responses are written
+_MOST_FOR_CLIENTS = 96  # of these; or clients of one site could keep it from fetching files from another one
 _MOST_URGENT = 16  # heartbeats beyond these: a site that is busy is not down
 _MOST_REFUSED = 128  # refusals that wait to be written; beyond these a stream is cancelled, which stops reading in time
 _MOST_CONTROL = 1_000  # frames that wait; then this side reads no more
@@ -94,6 +95,7 @@ class Channel(asyncio.Protocol):
         self._responses: dict[int, Response] = {}  # that this side waits for
         self._requests: dict[int, IncomingBody] = {}  # of the other side, until answered
         self._handlers: dict[int, asyncio.Task[None]] = {}
+        self._for_clients: set[int] = set()  # of the handlers
         self._writers: dict[int, asyncio.Future[None]] = {}  # that wait for room
         self._inbox = Inbox(partial(owner.take, self), self._credit, self._end_if_done)
         self._unhandled = 0  # bytes that this side has posted and the other side has not reported as handled
@@ -350,16 +352,19 @@ class Channel(asyncio.Protocol):
         body = IncomingBody(lambda amount: self._credit(number, amount))
         body.feed(opening.body, end=end)
         request = IncomingRequest(self, number, opening, body)
-        is_urgent = priority_of(opening.kind) is Priority.HEARTBEAT
+        is_urgent, is_for_client = priority_of(opening.kind) is Priority.HEARTBEAT, opening.kind in FOR_CLIENTS
         unwritten = self._outbox.unwritten(number % 2)
         open_streams = len(self._handlers.keys() | unwritten)
-        if open_streams >= _MOST_STREAMS + (_MOST_URGENT if is_urgent else 0):
+        are_too_many = open_streams >= _MOST_STREAMS + (_MOST_URGENT if is_urgent else 0)
+        if are_too_many or (is_for_client and len(self._for_clients) >= _MOST_FOR_CLIENTS):
             if open_streams < _MOST_STREAMS + _MOST_URGENT + _MOST_REFUSED:
                 request.respond(Answer(429, b"too many requests at a time"))
             else:
                 self._cancel(number, "too many requests at a time")
             return
         self._requests[number] = body
+        if is_for_client:
+            self._for_clients.add(number)
         task = self._handlers[number] = self._loop.create_task(self._answer(request))
         # Not in the task: one that is cancelled before its first step never begins.
         task.add_done_callback(lambda _: self._end_answer(number, request))
@@ -370,6 +375,7 @@ class Channel(asyncio.Protocol):
 
     def _end_answer(self, number: int, request: IncomingRequest) -> None:
         self._handlers.pop(number, None)
+        self._for_clients.discard(number)
         if self._requests.pop(number, None) is not None:  # otherwise nobody waits for it any more
             request.respond(Answer(500, b"this is a bug in Cheops; the agent's log has the details"))
             if not request.is_complete:
