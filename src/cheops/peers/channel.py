@@ -182,7 +182,7 @@ class Channel(asyncio.Protocol):
 
     def _end_if_done(self) -> None:
         is_agreed = self._has_said_close and self._has_heard_close
-        # The opener ends it: by then the other side has its CLOSE, too.
+        # Whoever hears CLOSE last sees this first. All that the other one has begun came before its CLOSE.
         if is_agreed and self.is_idle and not self._outbox.can_send and self._transport is not None:
             self._transport.close()
 
