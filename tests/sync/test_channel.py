@@ -319,6 +319,41 @@ def test_closing_lets_a_response_end_that_waits_for_credit() -> None:
     play(scene)
 
 
+def test_closing_lets_what_is_under_way_go_on_as_long_as_something_comes() -> None:
+    """Such as a download through a tunnel, when a certificate is renewed or a direct way is found."""
+
+    async def scene(a: Channel, b: Channel, one: End, other: End) -> None:
+        more = asyncio.Semaphore(0)
+
+        async def drip(request: IncomingRequest) -> None:
+            request.respond(Answer(200), end=False)
+            for _ in range(4):
+                await more.acquire()
+                await request.write(b"x")
+            await asyncio.Event().wait()
+
+        def tick(times: int) -> None:
+            for _ in range(times):
+                for channel in (a, b):
+                    channel.tick()
+                    channel._silent_ticks = 0  # each PING is answered
+
+        other.on_request = drip
+        async with a.open(Opening("gateway")) as response:
+            b.close("a new certificate")
+            pieces = aiter(response.body)
+            for _ in range(4):
+                more.release()
+                assert await anext(pieces) == b"x"
+                tick(channels._CLOSE_TICKS - 1)
+            assert not one.is_closed.is_set()
+            tick(channels._CLOSE_TICKS)
+            with pytest.raises(ChannelError):
+                await anext(pieces)
+
+    play(scene)
+
+
 def test_closing_comes_after_the_beginnings_of_what_waits_to_be_sent() -> None:
     """Otherwise the other side sees nothing open, and ends the connection."""
 

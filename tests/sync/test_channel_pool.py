@@ -234,6 +234,31 @@ def test_a_channel_that_opens_while_relays_are_tried_for_too_long_does_not_stay(
     play(scene, "a", "b")
 
 
+def test_a_relayed_channel_stays_while_there_is_no_direct_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one by the same relay would take its place every half a minute, and cut off what it carries."""
+    monkeypatch.setattr(channel_pool, "_DIRECT_S", 0.0)
+    tried: list[str] = []
+
+    async def relay(site: str, _make: object) -> None:
+        tried.append(site)
+
+    async def scene(a: Site, b: Site) -> None:
+        await ask(a, "b")
+        (channel,) = a.channels()
+        channel.via = "relay"
+        monkeypatch.setattr(a.pool.relays, "open", relay)
+        assert b._server is not None
+        b._server.close()
+        a.pool._try_direct()
+        (attempt,) = a.pool._opening.values()
+        await asyncio.wait([attempt])
+        assert isinstance(attempt.exception(), OSError)
+        assert not tried
+        assert a.pool.get("b") is channel
+
+    play(scene, "a", "b")
+
+
 def test_many_channels_of_one_site_are_not_kept() -> None:
     async def scene(a: Site, b: Site) -> None:
         for _ in range(20):

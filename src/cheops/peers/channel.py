@@ -43,7 +43,7 @@ _MOST_REFUSED = 128  # refusals that wait to be written; beyond these a stream i
 _MOST_CONTROL = 1_000  # frames that wait; then this side reads no more
 _PING_TICKS, _DEAD_TICKS = 2, 5  # of silence, while something is waited for
 _STALLED_TICKS = 30  # while the other side reads nothing
-_CLOSE_TICKS = 30  # for open streams, after CLOSE
+_CLOSE_TICKS = 30  # after CLOSE, without a byte of the streams that are open
 _PING = frames.encode_frame(FrameKind.PING, 0, b"")
 _LAST_NUMBER = 2**31  # of a stream: then another channel takes over
 
@@ -303,6 +303,7 @@ class Channel(asyncio.Protocol):
         if self._transport is None:
             raise ChannelError(f"the connection to {self.site} was lost: {self.why_closed}")
         self._outbox.put_data(number, data, end=end)
+        self._close_ticks = 0
         self._flush_soon()
         while self._outbox.waiting(number) > _WRITER_BYTES:
             waiter = self._writers[number] = self._loop.create_future()
@@ -315,6 +316,8 @@ class Channel(asyncio.Protocol):
 
     def _received(self, frame: Frame) -> None:  # noqa: C901 - one case per kind
         number = frame.number
+        if frame.kind in (FrameKind.DATA, FrameKind.CREDIT):
+            self._close_ticks = 0  # what is under way goes on
         match frame.kind:
             case FrameKind.REQUEST:
                 self._begin_request(frame)

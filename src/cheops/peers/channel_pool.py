@@ -221,8 +221,9 @@ class ChannelPool:
         try:
             async with asyncio.timeout(_OPEN_S):
                 await asyncio.wait({direct}, timeout=_DIRECT_S)
-                is_tried = direct.done() and not _is_unreachable(direct)
-                relayed = None if is_tried else await self.relays.open(site, make)
+                # Not beside a channel that there is: another relayed one would take its place.
+                is_enough = self.get(site) is not None or (direct.done() and not _is_unreachable(direct))
+                relayed = None if is_enough else await self.relays.open(site, make)
                 if relayed is not None and direct.done() and direct.exception() is None:
                     relayed.abort("there is a direct way")
                     relayed = None
