@@ -174,3 +174,26 @@ def test_a_relay_that_does_not_answer_keeps_no_connections_here(monkeypatch: pyt
             assert not own._responses
 
     asyncio.run(run())
+
+
+def test_relays_that_do_not_answer_are_not_tried_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hostile sites nearby would keep a site from all the others."""
+    monkeypatch.setattr(relays, "_EVERY_S", 0.0)
+    tried: list[str] = []
+
+    async def open_by(relay: str, _site: str, make: relays.MakeRelayed) -> Channel:
+        tried.append(relay)
+        if relay in {"r1", "r2"}:
+            raise TimeoutError
+        return make(asyncio.Transport(), relay)
+
+    async def run() -> None:
+        async with pair() as (own, _theirs, _one, _other):
+            ways = Relays("a", None, lambda _site: own)
+            ways.candidates = lambda _site: ("r1", "r2", "r3")
+            monkeypatch.setattr(ways, "_open_by", open_by)
+            assert await ways.open("t", lambda _transport, _via: own) is None
+            assert await ways.open("t", lambda _transport, _via: own) is own
+            assert tried == ["r1", "r2", "r3"]
+
+    asyncio.run(run())
