@@ -354,6 +354,10 @@ def test_closing_lets_what_is_under_way_go_on_as_long_as_something_comes() -> No
     play(scene)
 
 
+def said_close(channel: Channel) -> bool:
+    return channel._has_said_close
+
+
 def test_closing_comes_after_the_beginnings_of_what_waits_to_be_sent() -> None:
     """Otherwise the other side sees nothing open, and ends the connection."""
 
@@ -366,11 +370,11 @@ def test_closing_comes_after_the_beginnings_of_what_waits_to_be_sent() -> None:
             await asyncio.sleep(0.01)
             channel.close("at rest")
             assert channel._outbox.has_heads(0), "nothing more may be written before the echo"
-            assert not channel._has_said_close
+            assert not said_close(channel)
             while channel._outbox.has_heads(0):
                 await send(frames.encode_frame(FrameKind.PONG, 0) + credit_frame(2, 10_000))
                 await asyncio.sleep(0.01)
-            assert channel._has_said_close
+            assert said_close(channel)
             await send(frames.encode_frame(FrameKind.RESPONSE, 6, frames.encode_payload(Answer(200)), Flag.END))
             assert await asking == (200, b"")
 
