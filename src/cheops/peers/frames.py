@@ -12,7 +12,8 @@ one connection, and a number has one meaning.
     CANCEL    the sender wants no more of this stream; the payload says why
     CREDIT    so many more bytes of this stream may be sent; of stream 0: of one-way requests, once they are handled
     PING      answered by PONG at once: whether the other side is there
-    CLOSE     the sender begins no more streams; the payload says why. Those that are open end as usual
+    CLOSE     the sender begins no more streams, and has sent the beginnings of all; the payload says why. Those that
+              are open end as usual
 
 The flag END says that the body of the sender is complete; ONE_WAY, that a request gets no response.
 
