@@ -162,11 +162,12 @@ class EdgeMesh:
     def _is_served(self, site: str, other: str) -> bool:
         return self.ask(site, f"{{image: {other}}}").status == 200
 
-    def works(self, timeout_s: float = 30) -> None:
-        """Operations of all sites arrive, statuses are true, and requests are served. Waits for all sites to be up."""
+    def works(self, timeout_s: float = 30, times: int = 1) -> None:
+        """Operations of all sites arrive, statuses are true, and requests are served, so many times after the first.
+        Waits for all sites to be up."""
         until(self.all_up, "for all sites to be up")
         self.verify(self.operate(timeout_s=timeout_s))
-        self.share()
+        self.share(times)
         for site in self.sites:
             assert "Traceback" not in self.rig.log(site)
 

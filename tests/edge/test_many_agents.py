@@ -34,11 +34,12 @@ def peers_of(rig: Rig) -> dict[str, Counter[str]]:
             if target.startswith("socket:["):
                 inodes[target[8:-1]] = name
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    ends = {row[1]: inodes[row[9]] for row in rows if row[3] == "01" and row[9] in inodes}
+    # Both ends: one that the other agent has closed, or not accepted yet, is still in one of the two rows.
+    owners = {(row[1], row[2]): inodes[row[9]] for row in rows if row[3] == "01" and row[9] in inodes}
     found: dict[str, Counter[str]] = {name: Counter() for name in rig.names}
-    for row in rows:
-        own, other = ends.get(row[1]), ends.get(row[2])
-        if own and other and own != other:
+    for (here, there), own in owners.items():
+        other = owners.get((there, here))
+        if other and own != other:
             found[own][other] += 1
     return found
 

@@ -18,6 +18,7 @@ from cheops.engine.documents import Message
 from cheops.errors import CheopsError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, FileRef, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.peers import files
 from cheops.peers.channel_pool import ChannelPool
 from cheops.peers.client import PeerClient
 from cheops.peers.files import WRONG_FILE, FileFetcher
@@ -176,6 +177,23 @@ def test_a_slow_site_loses_its_turn_and_what_it_sent_does_no_harm(scene: Scene) 
 
     asyncio.run(play())
     assert "origin" not in scene.wrong(), "nobody is blamed for the bytes of another"
+
+
+def test_a_site_that_does_not_answer_is_not_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one that has the file may become known only after it was asked."""
+    monkeypatch.setattr(files, "_READ_S", 0.1)
+
+    async def silent(_request: IncomingRequest) -> None:
+        await asyncio.Event().wait()
+
+    async def play() -> None:
+        async with scene.fetcher(rogue=silent, origin=honest) as fetcher:
+            fetcher.want(FILE, ["rogue"])
+            await until(lambda: scene.requests)
+            await fetched(scene, fetcher, "origin")
+
+    asyncio.run(play())
+    assert not scene.wrong()
 
 
 def test_a_forgotten_site_is_not_waited_for(scene: Scene) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cheops.client.agent import Form
 from cheops.node import document_fetcher
 from cheops.node.document_fetcher import fetch_documents
 from cheops.node.node import Node
@@ -27,11 +28,12 @@ class Thief:
 
     body = b"{}"
     status = 200
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 async def answer(request: IncomingRequest) -> None:
     if request.opening.kind == RequestKind.HEARTBEAT or Thief.body != ENDLESS:
-        request.respond(Answer(Thief.status, Thief.body))
+        request.respond(Answer(Thief.status, Thief.body, headers=Thief.headers))
         return
     request.respond(Answer(Thief.status), end=False)
     for _ in range(2_000):
@@ -87,6 +89,22 @@ def test_a_state_that_a_hostile_site_shows(rig: Rig, status: int, body: bytes) -
     assert set(shown["thief"]) == {"Status", "Output"}
     assert all(isinstance(value, str) for value in shown["thief"].values())
     assert json.loads(rig.request("here", "GET", "/db/"))["couchdb"] == "Welcome"
+
+
+def test_a_response_does_not_add_headers_or_responses_of_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To an operation that is passed on: a client would take them for those of its own site."""
+    monkeypatch.setattr(Thief, "status", 200)
+    monkeypatch.setattr(Thief, "body", b"{}")
+    monkeypatch.setattr(Thief, "headers", (("location", "/\r\nset-cookie: id=theirs"), ("content-type", "text/plain")))
+    fields = {"command": "true", "sites": "thief", "type": "s"}
+    form = Form(fields, {})
+    headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
+    with rig._connected("here") as connection:
+        connection.request("POST", "/exec/elsewhere", iter(form), headers)
+        response = connection.getresponse()
+        assert "set-cookie" not in response.headers
+        assert response.status == 502
+        assert "a frame that cannot be read" in response.read().decode()
 
 
 def test_the_agent_met_nothing_unforeseen(rig: Rig) -> None:

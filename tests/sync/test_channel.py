@@ -249,6 +249,28 @@ def test_a_caller_that_gives_up_ends_the_work_on_the_other_side() -> None:
     play(scene)
 
 
+def test_a_request_that_is_cancelled_before_it_is_looked_at_takes_no_place() -> None:
+    """As after a moment in which this side stood still: it reads both at once."""
+
+    async def scene() -> None:
+        end = End("honest")
+        answered = asyncio.Event()
+
+        async def answer(request: IncomingRequest) -> None:
+            request.respond(Answer(200))
+            answered.set()
+
+        end.on_request = answer
+        async with raw_peer(end) as (channel, send):
+            for number in range(1, 2 * (channels._MOST_STREAMS + channels._MOST_URGENT) + 1, 2):
+                await send(request_frame(number) + frames.encode_frame(FrameKind.CANCEL, number))
+            await send(request_frame(999, kind="heartbeat"))
+            await answered.wait()
+            await until(lambda: channel.is_idle)
+
+    asyncio.run(scene())
+
+
 def test_closing_lets_open_requests_end() -> None:
     async def scene(a: Channel, b: Channel, one: End, other: End) -> None:
         go_on = asyncio.Event()
@@ -273,6 +295,90 @@ def test_closing_lets_open_requests_end() -> None:
             await a.request("show", b"", timeout_s=30, most_bytes=100)
 
     play(scene)
+
+
+def test_closing_lets_a_response_end_that_waits_for_credit() -> None:
+    """Its handler is done, and the other side takes it slowly."""
+
+    async def scene(a: Channel, b: Channel, one: End, _other: End) -> None:
+        size = WINDOW_BYTES + 60_000
+
+        async def answer(request: IncomingRequest) -> None:
+            request.respond(Answer(200), end=False)
+            await request.write(b"x" * size, end=True)
+
+        one.on_request = answer
+        async with b.open(Opening("files")) as response:
+            await until(lambda: not a._handlers and not a._outbox.can_send)
+            assert not a.is_idle
+            a.close("at rest")
+            await until(lambda: not b.is_open)
+            assert len(await response.body.read(MIB)) == size
+        await one.is_closed.wait()
+
+    play(scene)
+
+
+def test_closing_lets_what_is_under_way_go_on_as_long_as_something_comes() -> None:
+    """Such as a download through a tunnel, when a certificate is renewed or a direct way is found."""
+
+    async def scene(a: Channel, b: Channel, one: End, other: End) -> None:
+        more = asyncio.Semaphore(0)
+
+        async def drip(request: IncomingRequest) -> None:
+            request.respond(Answer(200), end=False)
+            for _ in range(4):
+                await more.acquire()
+                await request.write(b"x")
+            await asyncio.Event().wait()
+
+        def tick(times: int) -> None:
+            for _ in range(times):
+                for channel in (a, b):
+                    channel.tick()
+                    channel._silent_ticks = 0  # each PING is answered
+
+        other.on_request = drip
+        async with a.open(Opening("gateway")) as response:
+            b.close("a new certificate")
+            pieces = aiter(response.body)
+            for _ in range(4):
+                more.release()
+                assert await anext(pieces) == b"x"
+                tick(channels._CLOSE_TICKS - 1)
+            assert not one.is_closed.is_set()
+            tick(channels._CLOSE_TICKS)
+            with pytest.raises(ChannelError):
+                await anext(pieces)
+
+    play(scene)
+
+
+def said_close(channel: Channel) -> bool:
+    return channel._has_said_close
+
+
+def test_closing_comes_after_the_beginnings_of_what_waits_to_be_sent() -> None:
+    """Otherwise the other side sees nothing open, and ends the connection."""
+
+    async def scene() -> None:
+        end = End("honest")
+        async with raw_peer(end) as (channel, send):
+            channel.post("messages", b"m" * 50_000)
+            channel.post("messages", b"the next one")
+            asking = asyncio.create_task(channel.request("show", b"", timeout_s=30, most_bytes=100))
+            await asyncio.sleep(0.01)
+            channel.close("at rest")
+            assert channel._outbox.has_heads(0), "nothing more may be written before the echo"
+            assert not said_close(channel)
+            while channel._outbox.has_heads(0):
+                await send(frames.encode_frame(FrameKind.PONG, 0) + credit_frame(2, 10_000))
+                await asyncio.sleep(0.01)
+            assert said_close(channel)
+            await send(frames.encode_frame(FrameKind.RESPONSE, 6, frames.encode_payload(Answer(200)), Flag.END))
+            assert await asking == (200, b"")
+
+    asyncio.run(scene())
 
 
 def test_a_silent_connection_is_given_up_only_while_something_waits() -> None:
@@ -333,6 +439,10 @@ def test_a_body_that_its_sender_cannot_finish_fails_the_request() -> None:
 
 def request_frame(number: int, body: bytes = b"", flags: int = Flag.END, kind: str = "show") -> bytes:
     return frames.encode_frame(FrameKind.REQUEST, number, frames.encode_payload(Opening(kind, body)), flags)
+
+
+def credit_frame(number: int, amount: int) -> bytes:
+    return frames.encode_frame(FrameKind.CREDIT, number, frames.encode_amount(amount))
 
 
 def data_frame(number: int, size: int) -> bytes:
@@ -536,6 +646,32 @@ def test_a_heartbeat_is_answered_while_there_are_too_many_other_requests() -> No
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("kind", ["http", "gateway", "agent"])
+def test_clients_leave_room_for_the_requests_of_their_site(kind: str) -> None:
+    """Otherwise many slow requests for a gateway behind a channel would keep files and documents from its site."""
+
+    async def scene(a: Channel, b: Channel, _one: End, other: End) -> None:
+        async def answer(request: IncomingRequest) -> None:
+            if request.opening.kind == kind:
+                await asyncio.Event().wait()
+            request.respond(Answer(200, b"a file"))
+
+        other.on_request = answer
+        asking = [
+            asyncio.create_task(a.request(kind, b"", timeout_s=60, most_bytes=100))
+            for _ in range(channels._MOST_STREAMS + 1)
+        ]
+        await until(lambda: sum(task.done() for task in asking) == channels._MOST_STREAMS + 1 - 96)
+        assert await a.request("files", b"", timeout_s=30, most_bytes=100) == (200, b"a file")
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        async with asyncio.timeout(30):
+            await until(lambda: not b._for_clients)
 
     play(scene)
 

@@ -214,6 +214,51 @@ def test_a_site_that_has_lost_its_channel_opens_another_and_is_heard() -> None:
     play(scene, "a", "b")
 
 
+def test_a_channel_that_opens_while_relays_are_tried_for_too_long_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would know of it: it would not end with the certificate of its site."""
+    monkeypatch.setattr(channel_pool, "_DIRECT_S", 0.0)
+    monkeypatch.setattr(channel_pool, "_OPEN_S", 0.3)
+
+    async def never(_site: str, _make: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scene(a: Site, b: Site) -> None:
+        monkeypatch.setattr(a.pool.relays, "open", never)
+        with pytest.raises(TimeoutError):
+            await a.pool.channel("b")
+        assert len(a.pool) == 0
+        await until(lambda: b.lost == ["a"])
+
+    play(scene, "a", "b")
+
+
+def test_a_relayed_channel_stays_while_there_is_no_direct_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one by the same relay would take its place every half a minute, and cut off what it carries."""
+    monkeypatch.setattr(channel_pool, "_DIRECT_S", 0.0)
+    tried: list[str] = []
+
+    async def relay(site: str, _make: object) -> None:
+        tried.append(site)
+
+    async def scene(a: Site, b: Site) -> None:
+        await ask(a, "b")
+        (channel,) = a.channels()
+        channel.via = "relay"
+        monkeypatch.setattr(a.pool.relays, "open", relay)
+        assert b._server is not None
+        b._server.close()
+        a.pool._try_direct()
+        (attempt,) = a.pool._opening.values()
+        await asyncio.wait([attempt])
+        assert isinstance(attempt.exception(), OSError)
+        assert not tried
+        assert a.pool.get("b") is channel
+
+    play(scene, "a", "b")
+
+
 def test_many_channels_of_one_site_are_not_kept() -> None:
     async def scene(a: Site, b: Site) -> None:
         for _ in range(20):

@@ -1,5 +1,6 @@
 """Messages in few bytes: the receiver has the very same, and whoever writes them cannot make it take too much."""
 
+import tracemalloc
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -205,11 +206,59 @@ def test_a_message_says_nothing_twice() -> None:
 
 
 def test_few_bytes_cannot_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "MOST_ENTRIES", 18 * (20 + 1))
+    said = (passed_on().known, passed_on().known_replies, passed_on().replies_after, passed_on().settled)
+    monkeypatch.setattr(envelope, "MOST_ENTRIES", 18 * (20 + 1) + sum(map(len, said)))
     body = pack("site1", [passed_on()])
     assert len(unpack(body).messages) == 1
     body = pack("site1", [passed_on(), passed_on()])
     assert (len(unpack(body).messages), len(unpack(body).refused)) == (1, 1)
+
+
+def number_of_entries(messages: list[Message]) -> int:
+    vectors = [[one.known, one.known_replies, one.replies_after, one.settled] for one in messages]
+    return sum(len(vector) for some in vectors for vector in some)
+
+
+def test_many_messages_of_few_bytes_hold_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of one byte, or less once it is compressed, becomes one of a dictionary in each message."""
+    known = dict.fromkeys(ORIGINS, 1)
+    monkeypatch.setattr(envelope, "MOST_ENTRIES", 5 * len(known))
+    message = Message("n", "000000000001", known=known, settled=known)
+    bare = msgspec.msgpack.encode([msgspec.Raw(codec.pack_message(message))])
+    for body in (pack("site1", [message] * 100), bomb(parts=list_of(bare, 100))):
+        found = unpack(body)
+        assert 0 < number_of_entries(found.messages) <= 5 * len(known)
+        assert {one.reason for one in found.refused} == {f"an envelope with more than {5 * len(known)} numbers"}
+
+
+def test_lists_in_a_part_are_not_read_if_they_are_large() -> None:
+    """Of a byte, zlib makes a thousand, and a list eight times that."""
+    places = b"\x92\xa1a" + list_of(b"\x00", envelope.MOST_DOCUMENTS)
+    replies = b"\x95" + packed_bare() + b"\x90" + list_of(places, 200) + b"\x90\xc0"
+    columns = b"\x97\x00" + list_of(b"\x00", 9_000_000) + b"\x90" * 5
+    rows = b"\x96" + packed_bare() + b"\x90\x90\x90\xc0" + list_of(columns, 1)
+    for part in (replies, rows):
+        body = bomb(parts=b"\x91" + part)
+        assert len(body) < 100_000
+        tracemalloc.start()
+        found = unpack(body)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (found.messages, len(found.refused)) == ([], 1)
+        assert most < 50_000_000
+
+
+def test_reports_without_a_short_form_are_few() -> None:
+    vector = {Origin(f"{number:x}", "a"): 1 for number in range(1_000)}
+    report = Report(ORIGINS[1], 1, vector, vector, vector)
+    message = Message("n", "000000000001", reports=(report,) * 1_000)
+    part = msgspec.msgpack.encode([msgspec.Raw(codec.pack_message(message))])
+    found = unpack(bomb(parts=b"\x91" + part))
+    assert (found.messages, len(found.refused)) == ([], 1)
+
+
+def packed_bare() -> bytes:
+    return codec.pack_message(Message("n", "000000000001"))
 
 
 def bomb(documents: bytes = b"\x90", parts: bytes = b"\x90") -> bytes:

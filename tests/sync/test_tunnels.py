@@ -1,19 +1,20 @@
 """A relay: it carries connections for others, and stays a site with requests of its own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
 
 from cheops.config.address import Address
 from cheops.errors import CheopsError
-from cheops.peers import tunnels
+from cheops.peers import relays, tunnels
 from cheops.peers.channel import Channel
 from cheops.peers.frames import Answer, Opening
+from cheops.peers.relays import Relays
 from cheops.peers.requests import AGENT_TUNNEL
 from cheops.peers.streams import IncomingRequest, Response
-from cheops.peers.tunnels import TunnelEnds, TunnelServer
+from cheops.peers.tunnels import TunnelEnds, TunnelListener, TunnelServer
 from tests.sync.test_channel import End, pair
 
 
@@ -115,3 +116,84 @@ def test_a_site_cannot_open_and_close_tunnels_without_end(monkeypatch: pytest.Mo
         assert statuses[-1] == 429
 
     play(scene, "a")
+
+
+# -- a hostile site at the other side -----------------------------------------------------------------------------
+
+
+async def never(_request: IncomingRequest) -> None:
+    await asyncio.Event().wait()
+
+
+async def never_end(request: IncomingRequest) -> None:
+    request.respond(Answer(200), end=False)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("answer", [never, never_end])
+def test_a_site_that_ends_no_tunnel_keeps_no_connections_here(
+    answer: Callable[[IncomingRequest], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request for its gateway would leave a connection behind."""
+    monkeypatch.setattr(tunnels, "_LINGER_S", 0.05)
+
+    async def run() -> None:
+        async with asyncio.timeout(60), pair() as (own, _theirs, _one, other):
+            other.on_request = answer
+
+            class Channels:
+                def get(self, _site: str) -> Channel:
+                    return own
+
+            listener = TunnelListener("b", Channels())
+            await listener.start()
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+                while not own._responses:
+                    await asyncio.sleep(0.001)
+                writer.close()
+                assert await reader.read() == b""
+                while own._responses:
+                    await asyncio.sleep(0.001)
+            listener.close()
+
+    asyncio.run(run())
+
+
+def test_a_relay_that_does_not_answer_keeps_no_connections_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "_OPEN_S", 0.05)
+
+    async def run() -> None:
+        async with asyncio.timeout(60), pair() as (own, _theirs, _one, other):
+            other.on_request = never
+            ways = Relays("a", None, lambda site: own if site == "r" else None)
+            ways.candidates = lambda _site: ("r",)
+            assert await ways.open("t", lambda _transport, _via: own) is None
+            await asyncio.sleep(0.01)
+            assert not ways._tunnels
+            assert not own._responses
+
+    asyncio.run(run())
+
+
+def test_relays_that_do_not_answer_are_not_tried_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hostile sites nearby would keep a site from all the others."""
+    monkeypatch.setattr(relays, "_EVERY_S", 0.0)
+    tried: list[str] = []
+
+    async def open_by(relay: str, _site: str, make: relays.MakeRelayed) -> Channel:
+        tried.append(relay)
+        if relay in {"r1", "r2"}:
+            raise TimeoutError
+        return make(asyncio.Transport(), relay)
+
+    async def run() -> None:
+        async with pair() as (own, _theirs, _one, _other):
+            ways = Relays("a", None, lambda _site: own)
+            ways.candidates = lambda _site: ("r1", "r2", "r3")
+            monkeypatch.setattr(ways, "_open_by", open_by)
+            assert await ways.open("t", lambda _transport, _via: own) is None
+            assert await ways.open("t", lambda _transport, _via: own) is own
+            assert tried == ["r1", "r2", "r3"]
+
+    asyncio.run(run())

@@ -48,10 +48,16 @@ class GatewayTunnels:
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
+                self._end_unknown()
                 await asyncio.gather(*(self._look(site, url) for site, url in list(self._due())))
         finally:
             for listener in self._listeners.values():
                 listener.close()
+
+    def _end_unknown(self) -> None:
+        """End the listeners for sites that were removed: each takes one of few places."""
+        for site in [site for site in self._listeners if self._node.mesh.is_site_forgotten(site)]:
+            self._listeners.pop(site).close()
 
     def _due(self) -> Iterator[tuple[str, str]]:
         """The sites that may be out of reach, or in reach again, with the addresses of their gateways."""
@@ -77,7 +83,11 @@ class GatewayTunnels:
             _log.info("the gateway of %s is reached at its own address again", site)
         elif not is_reached and site not in self._listeners and len(self._listeners) < _MOST:
             listener = TunnelListener(site, self._node.channels)
-            await listener.start()
+            try:
+                await listener.start()
+            except OSError as error:  # too many open files, say; it is tried again
+                _log.warning("no way to the gateway of %s through its channel: %s", site, error)
+                return
             self._listeners[site] = listener
             _log.info("the gateway of %s is reached through its channel: nobody answers at %s", site, url)
 

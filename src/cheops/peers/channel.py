@@ -31,18 +31,19 @@ from cheops.peers.frames import HEAD_BODY_BYTES, Answer, Flag, Frame, FrameError
 from cheops.peers.inbox import Inbox
 from cheops.peers.outbox import Outbox, Priority
 from cheops.peers.pace import WRITE_BYTES, Pace, adapt_retries, tune
-from cheops.peers.requests import Peer, priority_of
+from cheops.peers.requests import FOR_CLIENTS, Peer, priority_of
 from cheops.peers.streams import CancelledByPeerError, ChannelError, IncomingBody, IncomingRequest, Response, SendBody
 
 _WRITER_BYTES = 64 * 1024  # of a body that wait to be sent; beyond this its writer waits
 _MOST_UNHANDLED = 4 * 1024 * 1024  # bytes of one-way requests
 _MOST_STREAMS = 128  # requests of the other side at a time, until their responses are written
+_MOST_FOR_CLIENTS = 96  # of these; or clients of one site could keep it from fetching files from another one
 _MOST_URGENT = 16  # heartbeats beyond these: a site that is busy is not down
 _MOST_REFUSED = 128  # refusals that wait to be written; beyond these a stream is cancelled, which stops reading in time
 _MOST_CONTROL = 1_000  # frames that wait; then this side reads no more
 _PING_TICKS, _DEAD_TICKS = 2, 5  # of silence, while something is waited for
 _STALLED_TICKS = 30  # while the other side reads nothing
-_CLOSE_TICKS = 30  # for open streams, after CLOSE
+_CLOSE_TICKS = 30  # after CLOSE, without a byte of the streams that are open
 _PING = frames.encode_frame(FrameKind.PING, 0, b"")
 _LAST_NUMBER = 2**31  # of a stream: then another channel takes over
 
@@ -94,6 +95,7 @@ class Channel(asyncio.Protocol):
         self._responses: dict[int, Response] = {}  # that this side waits for
         self._requests: dict[int, IncomingBody] = {}  # of the other side, until answered
         self._handlers: dict[int, asyncio.Task[None]] = {}
+        self._for_clients: set[int] = set()  # of the handlers
         self._writers: dict[int, asyncio.Future[None]] = {}  # that wait for room
         self._inbox = Inbox(partial(owner.take, self), self._credit, self._end_if_done)
         self._unhandled = 0  # bytes that this side has posted and the other side has not reported as handled
@@ -101,7 +103,7 @@ class Channel(asyncio.Protocol):
         self._is_deaf = False  # this side reads nothing, because too many answers wait
         self._is_paused = False  # the socket takes no more
         self._is_flushing = False
-        self._has_said_close = self._has_heard_close = False
+        self._is_closing = self._has_said_close = self._has_heard_close = False
         self._silent_ticks = self._stalled_ticks = self._close_ticks = 0
 
     # -- the connection ----------------------------------------------------------------------------------------
@@ -158,13 +160,18 @@ class Channel(asyncio.Protocol):
 
     def close(self, why: str) -> None:
         """Begin no more streams, and end when those that are open have."""
-        if not self._has_said_close:
-            self._has_said_close = True
+        if not self._is_closing:
+            self._is_closing = True
             self.is_open = False
             self.why_closed = self.why_closed or why
-            self._outbox.put_control(FrameKind.CLOSE, 0, frames.encode_reason(why))
             self._flush()
             self._end_if_done()
+
+    def _say_close(self) -> None:
+        """After the beginnings of all streams: the other side may end the connection when it sees none open."""
+        if self._is_closing and not self._has_said_close and not self._outbox.has_heads(self._next % 2):
+            self._has_said_close = True
+            self._outbox.put_control(FrameKind.CLOSE, 0, frames.encode_reason(self.why_closed))
 
     def abort(self, why: str) -> None:
         """End at once."""
@@ -175,15 +182,14 @@ class Channel(asyncio.Protocol):
 
     def _end_if_done(self) -> None:
         is_agreed = self._has_said_close and self._has_heard_close
-        # The opener ends it: by then the other side has its CLOSE, too.
+        # Whoever hears CLOSE last sees this first. All that the other one has begun came before its CLOSE.
         if is_agreed and self.is_idle and not self._outbox.can_send and self._transport is not None:
             self._transport.close()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no stream is open, and nothing waits to be handled."""
-        is_quiet = not (self._responses or self._handlers or self._inbox.has_any)
-        return is_quiet and not self._outbox.has_one_way
+        """Whether no stream is open, and nothing waits to be handled, or to be written."""
+        return not (self._responses or self._handlers or self._inbox.has_any or self._outbox.has_bodies)
 
     @property
     def is_lost(self) -> bool:
@@ -194,7 +200,7 @@ class Channel(asyncio.Protocol):
         """About once a second."""
         self._stalled_ticks = self._stalled_ticks + 1 if self._is_paused else 0
         self._silent_ticks = self._silent_ticks + 1 if self._responses else 0
-        self._close_ticks += self._has_said_close
+        self._close_ticks += self._is_closing
         if self._transport is not None:
             adapt_retries(self._transport)
         if self._stalled_ticks >= _STALLED_TICKS:
@@ -297,6 +303,7 @@ class Channel(asyncio.Protocol):
         if self._transport is None:
             raise ChannelError(f"the connection to {self.site} was lost: {self.why_closed}")
         self._outbox.put_data(number, data, end=end)
+        self._close_ticks = 0
         self._flush_soon()
         while self._outbox.waiting(number) > _WRITER_BYTES:
             waiter = self._writers[number] = self._loop.create_future()
@@ -309,6 +316,8 @@ class Channel(asyncio.Protocol):
 
     def _received(self, frame: Frame) -> None:  # noqa: C901 - one case per kind
         number = frame.number
+        if frame.kind in (FrameKind.DATA, FrameKind.CREDIT):
+            self._close_ticks = 0  # what is under way goes on
         match frame.kind:
             case FrameKind.REQUEST:
                 self._begin_request(frame)
@@ -346,30 +355,35 @@ class Channel(asyncio.Protocol):
         body = IncomingBody(lambda amount: self._credit(number, amount))
         body.feed(opening.body, end=end)
         request = IncomingRequest(self, number, opening, body)
-        is_urgent = priority_of(opening.kind) is Priority.HEARTBEAT
+        is_urgent, is_for_client = priority_of(opening.kind) is Priority.HEARTBEAT, opening.kind in FOR_CLIENTS
         unwritten = self._outbox.unwritten(number % 2)
         open_streams = len(self._handlers.keys() | unwritten)
-        if open_streams >= _MOST_STREAMS + (_MOST_URGENT if is_urgent else 0):
+        are_too_many = open_streams >= _MOST_STREAMS + (_MOST_URGENT if is_urgent else 0)
+        if are_too_many or (is_for_client and len(self._for_clients) >= _MOST_FOR_CLIENTS):
             if open_streams < _MOST_STREAMS + _MOST_URGENT + _MOST_REFUSED:
                 request.respond(Answer(429, b"too many requests at a time"))
             else:
                 self._cancel(number, "too many requests at a time")
             return
         self._requests[number] = body
-        self._handlers[number] = self._loop.create_task(self._answer(number, request))
+        if is_for_client:
+            self._for_clients.add(number)
+        task = self._handlers[number] = self._loop.create_task(self._answer(request))
+        # Not in the task: one that is cancelled before its first step never begins.
+        task.add_done_callback(lambda _: self._end_answer(number, request))
 
-    async def _answer(self, number: int, request: IncomingRequest) -> None:
-        try:
+    async def _answer(self, request: IncomingRequest) -> None:
+        with contextlib.suppress(ChannelError):  # the other side, or the connection, is gone
             await self._owner.answer(request)
-        except ChannelError:
-            pass  # the other side, or the connection, is gone
-        finally:
-            self._handlers.pop(number, None)
-            self._requests.pop(number, None)
+
+    def _end_answer(self, number: int, request: IncomingRequest) -> None:
+        self._handlers.pop(number, None)
+        self._for_clients.discard(number)
+        if self._requests.pop(number, None) is not None:  # otherwise nobody waits for it any more
             request.respond(Answer(500, b"this is a bug in Cheops; the agent's log has the details"))
             if not request.is_complete:
                 self._cancel(number, "the response ended early")
-            self._end_if_done()
+        self._end_if_done()
 
     def _begin_response(self, frame: Frame) -> None:
         answer = frames.decode_answer(frame.payload)
@@ -409,7 +423,7 @@ class Channel(asyncio.Protocol):
             self._fail_response(number, error)
         if (writer := self._writers.get(number)) and not writer.done():
             writer.set_exception(error)
-        if body := self._requests.get(number):
+        if body := self._requests.pop(number, None):
             body.fail(error)
         if handler := self._handlers.get(number):
             handler.cancel()
@@ -457,6 +471,7 @@ class Channel(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flushing = False
         transport = self._transport
+        self._say_close()
         while transport is not None and not self._is_paused and not transport.is_closing():
             if not self._outbox.can_send_in(self._pace.room):
                 break
@@ -466,6 +481,7 @@ class Channel(asyncio.Protocol):
             if self._pace.is_echo_due:
                 self._pace.asked(self._loop.time())
                 transport.write(_PING)
+            self._say_close()
         if self._is_deaf and transport is not None and self._outbox.control_frames <= _MOST_CONTROL // 2:
             self._is_deaf = False
             transport.resume_reading()
@@ -473,7 +489,7 @@ class Channel(asyncio.Protocol):
             if not writer.done() and self._outbox.waiting(number) <= _WRITER_BYTES:
                 writer.set_result(None)
         self._offer_post()
-        if self._has_said_close:
+        if self._is_closing:
             self._end_if_done()
 
     def _offer_post(self) -> None:

@@ -221,12 +221,16 @@ class ChannelPool:
         try:
             async with asyncio.timeout(_OPEN_S):
                 await asyncio.wait({direct}, timeout=_DIRECT_S)
-                is_tried = direct.done() and not _is_unreachable(direct)
-                relayed = None if is_tried else await self.relays.open(site, make)
+                # Not beside a channel that there is: another relayed one would take its place.
+                is_enough = self.get(site) is not None or (direct.done() and not _is_unreachable(direct))
+                relayed = None if is_enough else await self.relays.open(site, make)
                 if relayed is not None and direct.done() and direct.exception() is None:
                     relayed.abort("there is a direct way")
                     relayed = None
                 channel = relayed or await direct
+        except BaseException:
+            direct.add_done_callback(_abort_opened)  # it may be open by now, and nobody would know of it
+            raise
         finally:
             if direct.done() and not direct.cancelled():
                 direct.exception()  # so that asyncio does not log it as lost
@@ -363,6 +367,11 @@ def _is_unreachable(attempt: asyncio.Task[Channel]) -> bool:
     """Whether nobody was there. An agent that refuses, or shows the wrong certificate, would do so behind a relay."""
     error = attempt.exception()
     return isinstance(error, OSError) and not isinstance(error, UpgradeRefusedError | WrongSiteError | ssl.SSLError)
+
+
+def _abort_opened(attempt: asyncio.Task[Channel]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().abort("it was opened too late")
 
 
 def _host(transport: asyncio.BaseTransport) -> str:

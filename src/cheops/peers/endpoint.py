@@ -13,6 +13,7 @@ With `security: none` any program on this machine may be any site, but not a web
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cheops.errors import CheopsError, ClientError
 from cheops.peers.couchdb.requests import read_body
 from cheops.peers.enrollment import Rejection, connection_rejection
+from cheops.peers.prober import PROBE_PATH
 from cheops.peers.renewal import RENEWAL_PATH
 from cheops.peers.requests import CHANNEL_PATH, FORMS, PREFIX, Peer, PeerRefusedError, RequestKind, problem_body
 from cheops.peers.service import LocalSite, PeerService
@@ -32,6 +34,9 @@ from cheops.text import printable, shortened
 
 MEMBERSHIP_FIELD = "member"  # of a refusal: the decision about the site that sent the request
 TAKE_OVER = "take_over"  # of the state of a connection: gives it to another protocol, after these bytes
+# Everything else goes through channels, which bound what one site makes this one read and keep.
+_BY_HTTP = frozenset((CHANNEL_PATH, f"/{PROBE_PATH}", f"/{RENEWAL_PATH}"))
+_MOST_OF_ONE = 4  # requests of other kinds at a time, of one site: 64 MiB each, and a response that it may not read
 _log = logging.getLogger(__name__)
 
 
@@ -50,11 +55,24 @@ class PeerEndpoint:
         self._service = service
         self._check_open = check_open
         self._web = web
+        self._open: Counter[str] = Counter()  # requests that channels are for, by site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX) or self._is_client(scope):
             await self._web(scope, receive, send)
-            return
+        elif scope["path"] in _BY_HTTP:
+            await self._serve(scope, receive, send)
+        else:
+            site = scope.get("state", {}).get("peer") or ""
+            self._open[site] += 1
+            try:
+                await self._serve(scope, receive, send)
+            finally:
+                self._open[site] -= 1
+                if not self._open[site]:
+                    del self._open[site]
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["path"] == CHANNEL_PATH:
                 response = self._open_channel(scope)
@@ -103,6 +121,8 @@ class PeerEndpoint:
         peer = self._peer(scope)
         if peer.site is not None:
             self._service.take_turn(peer.site)
+            if self._open[peer.site] > _MOST_OF_ONE:
+                raise PeerRefusedError("too many requests at a time; use a channel", "rate", 429, 1.0)
         kind, name = _target(scope)
         form = FORMS[kind]
         body = name.encode() if form.is_named else await read_body(Request(scope, receive), form.max_bytes)

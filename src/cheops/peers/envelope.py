@@ -14,7 +14,7 @@ messages says that its sender does not know a list of origins that the receiver 
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from cheops.store import codec
 from cheops.store.interface import CodecError
 from cheops.text import printable, shortened
 
+T = TypeVar("T")
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NOT_SHARED = "documents of this kind are not shared between sites"
 
@@ -45,19 +46,28 @@ class EnvelopeError(CheopsError):
 MOST_DOCUMENTS = 50_000  # also of those that messages name: one document may be named many times
 MOST_MESSAGES = 1_000
 _MOST_REFUSED = 200  # documents that cannot be read: who sends more has read none of them, or is hostile
-_MOST_SHORT_BYTES = 8 * 1024 * 1024  # of the short form of one message
+_MOST_SHORT_BYTES = 8 * 1024 * 1024  # of the short form of one message, and of each list of it; of reports, of all
 
 _Places = Annotated[list[int], msgspec.Meta(max_length=MOST_DOCUMENTS)]  # in the list of documents
+_PlacesByOrigin = Annotated[list[tuple[str, _Places]], msgspec.Meta(max_length=MOST_DOCUMENTS)]
+_Rows = Annotated[list[ReplyRows], msgspec.Meta(max_length=MOST_DOCUMENTS)]
 _NONE = msgspec.Raw(b"\xc0")
+_EMPTY = msgspec.Raw(b"\x90")  # a list
 
 
 class _Part(msgspec.Struct, array_like=True):
     message: msgspec.Raw  # without its documents
     ops: _Places = []
-    replies: Annotated[list[tuple[str, _Places]], msgspec.Meta(max_length=MOST_DOCUMENTS)] = []
+    replies: msgspec.Raw = _EMPTY  # _PlacesByOrigin
     matrices: _Places = []
     short: msgspec.Raw = _NONE  # a ShortForm, or none
-    rows: Annotated[list[ReplyRows], msgspec.Meta(max_length=MOST_DOCUMENTS)] = []
+    rows: msgspec.Raw = _EMPTY  # _Rows
+
+
+class _Said(msgspec.Struct):
+    """The member of a message that may be many times as large in memory."""
+
+    reports: msgspec.Raw = _EMPTY
 
 
 class _Envelope(msgspec.Struct, array_like=True):
@@ -72,6 +82,9 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Envelope)
 _part_decoder = msgspec.msgpack.Decoder(_Part)
 _short_decoder = msgspec.msgpack.Decoder(ShortForm)
+_replies_decoder = msgspec.msgpack.Decoder(_PlacesByOrigin)
+_rows_decoder = msgspec.msgpack.Decoder(_Rows)
+_said_decoder = msgspec.msgpack.Decoder(_Said)
 
 
 _COMPRESSED = (b"x", b"X")  # the first byte of zlib's form, by its window; that of an envelope is 0x93
@@ -134,6 +147,10 @@ def pack(site: str, messages: Iterable[Message], to: str = "", tables: OriginTab
     return _encoder.encode(_Envelope(site, list(writer.places), parts))
 
 
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encoder.encode(value))
+
+
 class _Writer:
     """Writes one envelope."""
 
@@ -154,14 +171,14 @@ class _Writer:
         origins = short_form.origins_of(message)
         if origins is None:
             alone = [[reply] for reply in self._replies_of(message)]
-            return _Part(msgspec.Raw(codec.pack_message(bare)), ops, self._firsts(alone), matrices)
+            return _Part(msgspec.Raw(codec.pack_message(bare)), ops, _raw(self._firsts(alone)), matrices)
         places = {origin: place for place, origin in enumerate(origins)}
         short = short_form.shortened(message, places)
         short.names = self._tables.form_of(origins)
         alike = short_form.alike(self._replies_of(message))
         rows = [short_form.rows_below(first, self._place(first), others, places) for first, *others in alike if others]
         raw = msgspec.Raw(codec.pack_message(short_form.without_short(bare)))
-        return _Part(raw, ops, self._firsts(alike), matrices, msgspec.Raw(_encoder.encode(short)), rows)
+        return _Part(raw, ops, _raw(self._firsts(alike)), matrices, _raw(short), _raw(rows))
 
     def _firsts(self, alike: Iterable[Sequence[Reply]]) -> list[tuple[str, _Places]]:
         """The first ones of these groups."""
@@ -263,32 +280,38 @@ class _Budgets:
     """What all messages of an envelope may have together."""
 
     def __init__(self) -> None:
-        self.entries = Budget(MOST_ENTRIES, "numbers in reports")
+        self.entries = Budget(MOST_ENTRIES, "numbers")
         self.documents = Budget(MOST_DOCUMENTS, "documents")
+        self.reports = Budget(_MOST_SHORT_BYTES, "bytes of reports without a short form")
 
 
 def _message(part: _Part, documents: Sequence[Document | None], tables: OriginTables, budgets: _Budgets) -> Message:
     """A message with its documents, as far as they are there; raises CodecError or ValueError."""
+    budgets.reports.spend(memoryview(_said_decoder.decode(part.message).reports).nbytes)
     bare = codec.unpack_message(bytes(part.message))
     if bare.ops or bare.replies or bare.matrices:
         raise CodecError("a message names its documents, and holds none")
     origins: tuple[Origin, ...] = ()
     if part.short != _NONE:
-        short = _short_form(bytes(part.short))
+        short = _bounded(part.short, _short_decoder)
         origins = tables.read(short.names)
         bare = short_form.expanded(bare, short, origins, budgets.entries)
+    else:
+        budgets.entries.spend(sum(map(len, (bare.known, bare.known_replies, bare.replies_after, bare.settled))))
+    replies_at = _bounded(part.replies, _replies_decoder)
+    rows = _bounded(part.rows, _rows_decoder)
     budgets.documents.spend(len(bare.reports))  # each has a signature to check
-    if not (part.ops or part.replies or part.matrices):
+    if not (part.ops or replies_at or part.matrices):
         return bare
-    named = len(part.ops) + len(part.matrices) + sum(len(places) for _, places in part.replies)
-    budgets.documents.spend(named + sum(len(some.sites) for some in part.rows))
+    named = len(part.ops) + len(part.matrices) + sum(len(places) for _, places in replies_at)
+    budgets.documents.spend(named + sum(len(some.sites) for some in rows))
 
     def at(places: _Places) -> list[Document | None]:
         return [documents[place] if 0 <= place < len(documents) else None for place in places]
 
     ops, matrices = at(part.ops), at(part.matrices)
-    replies = [(origin, at(places)) for origin, places in part.replies]
-    more, holes = _replies_in_rows(part.rows, documents, origins)
+    replies = [(origin, at(places)) for origin, places in replies_at]
+    more, holes = _replies_in_rows(rows, documents, origins)
     # A document of another resource stays in: the engine refuses it, and counts that. See engine/intake.py.
     whole = msgspec.structs.replace(
         bare,
@@ -302,10 +325,11 @@ def _message(part: _Part, documents: Sequence[Document | None], tables: OriginTa
     return _without_counts(whole, holes)
 
 
-def _short_form(raw: bytes) -> ShortForm:
-    if len(raw) > _MOST_SHORT_BYTES:
-        raise ValueError(f"a short form of more than {_MOST_SHORT_BYTES:,} bytes")
-    return _short_decoder.decode(raw)
+def _bounded(raw: msgspec.Raw, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    """A part of a message that may be eight times as large in memory; raises ValueError if that is too much."""
+    if memoryview(raw).nbytes > _MOST_SHORT_BYTES:
+        raise ValueError(f"a part of a message with more than {_MOST_SHORT_BYTES:,} bytes")
+    return decoder.decode(raw)
 
 
 def _replies_in_rows(

@@ -13,7 +13,7 @@ nobody knows whose was wrong: then each site must send the whole file alone.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -200,7 +200,9 @@ class FileFetcher:
         """Receive the rest of a file; returns whether the site has it."""
         file = search.file
         opening = Opening(RequestKind.FILE, file.hash.encode(), offset=begun)
-        async with self._channels.open(site, opening) as response:
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(_READ_S):
+                response = await stack.enter_async_context(self._channels.open(site, opening))
             if response.status in (404, 416):  # 416 Range Not Satisfiable: its file is smaller
                 return False
             if response.status != 200:

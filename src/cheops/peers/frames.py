@@ -12,7 +12,8 @@ one connection, and a number has one meaning.
     CANCEL    the sender wants no more of this stream; the payload says why
     CREDIT    so many more bytes of this stream may be sent; of stream 0: of one-way requests, once they are handled
     PING      answered by PONG at once: whether the other side is there
-    CLOSE     the sender begins no more streams; the payload says why. Those that are open end as usual
+    CLOSE     the sender begins no more streams, and has sent the beginnings of all; the payload says why. Those that
+              are open end as usual
 
 The flag END says that the body of the sender is complete; ONE_WAY, that a request gets no response.
 
@@ -129,12 +130,18 @@ def _check(kind: int, flags: int, number: int) -> None:
 # -- payloads --------------------------------------------------------------------------------------------------
 
 
+# As HTTP has them. Without line breaks, which would end up in the response to a client of another site.
+_HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,1000}\Z")]
+_HeaderValue = Annotated[str, msgspec.Meta(pattern=r"^[\t -~\x80-\xff]*\Z")]
+_Headers = Annotated[tuple[tuple[_HeaderName, _HeaderValue], ...], msgspec.Meta(max_length=_MOST_HEADERS)]
+
+
 class HttpHead(msgspec.Struct, frozen=True, array_like=True):
     """An HTTP request that one agent passes on to another."""
 
     method: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{1,20}\Z")]
     path: Annotated[str, msgspec.Meta(pattern=r"^/[!-~]{0,16000}\Z")]  # encoded, with its query
-    headers: Annotated[tuple[tuple[str, str], ...], msgspec.Meta(max_length=_MOST_HEADERS)] = ()
+    headers: _Headers = ()
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True):
@@ -153,7 +160,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     status: Annotated[int, msgspec.Meta(ge=200, le=599)]
     body: bytes = b""
     size: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None  # of the whole file
-    headers: Annotated[tuple[tuple[str, str], ...], msgspec.Meta(max_length=_MOST_HEADERS)] = ()
+    headers: _Headers = ()
 
 
 _T = TypeVar("_T")

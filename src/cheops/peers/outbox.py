@@ -119,6 +119,15 @@ class Outbox:
         """Whether a one-way request is not written yet."""
         return bool(self._one_way)
 
+    @property
+    def has_bodies(self) -> bool:
+        """Whether something of a stream is still to be written, now or once there is credit for it."""
+        return bool(self._bodies)
+
+    def has_heads(self, parity: int) -> bool:
+        """Whether the first frame of a stream with an odd or even number is still to be written."""
+        return any(body.head is not None for number, body in self._bodies.items() if number % 2 == parity)
+
     # -- what the other side says ------------------------------------------------------------------------------
 
     def add_credit(self, number: int, amount: int) -> None:

@@ -19,6 +19,7 @@ from cheops.peers.upgrade import open_channel_on
 
 _OPEN_S = 3.0
 _EVERY_S = 5.0  # between two attempts for a site: it may just be down
+_FAILED_S = 300.0  # in which one that has failed comes last
 _MOST_AT_ONCE = 2  # relays that are tried
 _MOST_REMEMBERED = 1_024
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Relays:
         self._own = own
         self._keys = keys
         self._get = get
+        self._failed_s: BoundedMap[str, float] = BoundedMap(_MOST_REMEMBERED)  # when, by relay
         self._tried_s: BoundedMap[str, float] = BoundedMap(_MOST_REMEMBERED)  # when, by site
         self._tunnels: set[asyncio.Task[None]] = set()
         self.candidates: Callable[[str], Sequence[str]] = lambda _site: ()  # that may reach a site, the nearest first
@@ -48,11 +50,14 @@ class Relays:
         if not relays or now_s - self._tried_s.get(site, -_EVERY_S) < _EVERY_S:
             return None
         self._tried_s[site] = now_s
+        # One that does not relay takes most of the time that a caller waits: others come first for a while.
+        relays.sort(key=lambda one: now_s - self._failed_s.get(one, -_FAILED_S) < _FAILED_S)
         for relay in relays[:_MOST_AT_ONCE]:
             try:
                 async with asyncio.timeout(_OPEN_S):
                     return await self._open_by(relay, site, make)
             except OSError as error:
+                self._failed_s[relay] = now_s
                 _log.debug("%s does not relay to %s: %s", relay, site, error)
         return None
 
@@ -69,8 +74,12 @@ class Relays:
         task = asyncio.get_running_loop().create_task(carry(carrier, opening, reader, writer))
         self._tunnels.add(task)
         task.add_done_callback(self._tunnels.discard)
-        channel = await open_channel_on(
-            ours, self._own, site, relay, self._keys, lambda transport: make(transport, relay)
-        )
+        try:
+            channel = await open_channel_on(
+                ours, self._own, site, relay, self._keys, lambda transport: make(transport, relay)
+            )
+        except BaseException:
+            task.cancel()  # the relay may never end it
+            raise
         _log.info("%s is reached by way of %s", site, relay)
         return channel

@@ -39,6 +39,7 @@ class RequestKind(StrEnum):
 # Only in a channel:
 HTTP = "http"  # a request to the API of the other site, on behalf of a client
 GATEWAY_TUNNEL, AGENT_TUNNEL = "gateway", "agent"  # a connection to the gateway of the other site, or to an agent
+FOR_CLIENTS = frozenset((HTTP, GATEWAY_TUNNEL, AGENT_TUNNEL))  # how many there are is not decided by the other agent
 
 
 class RequestForm(NamedTuple):

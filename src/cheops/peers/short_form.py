@@ -34,8 +34,8 @@ from cheops.log.operation import (
     Vector,
 )
 
-MOST_ENTRIES = 4_000_000  # in the vectors of the reports of one envelope
-_MOST_WRITTEN = 200_000  # in those of one message: beyond that, reports are written as they are
+MOST_ENTRIES = 4_000_000  # in the vectors of one envelope
+_MOST_WRITTEN = 1_000_000  # in those of one message: beyond that, reports are written as they are
 _LARGE_REPLY = 1_000  # characters; such a reply is written as it is, with all others like it
 
 _Place = Annotated[int, Meta(ge=0, lt=MAX_ORIGINS)]
@@ -219,6 +219,8 @@ def expanded(rest: Message, short: ShortForm, origins: Sequence[Origin], budget:
     """The whole message; raises ValueError."""
     if rest.known or rest.known_replies or rest.replies_after or rest.settled or (rest.reports and short.reports):
         raise ValueError("a message says something twice")
+    vectors = (short.known, short.known_replies, short.replies_after, short.settled)
+    budget.spend(sum(len(values) - values.count(0) for values in vectors))
     reports, ages = rest.reports, rest.ages
     if short.reports:
         rows = [row for group in short.reports for row in _reports(group, origins, budget)]

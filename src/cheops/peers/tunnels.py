@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from cheops.config.address import Address
@@ -32,6 +31,7 @@ from cheops.text import printable, shortened
 
 _READ_BYTES = 64 * 1024
 _CONNECT_S = 3.0
+_BEGIN_S, _LINGER_S = 10.0, 30.0  # until a tunnel is open, and until it ends after one of its ends was closed
 _MOST_OF_PAIR = 4  # tunnels that one site has relayed to another one: it needs one, and one that takes its place
 _MOST_TO_SITE = 64  # tunnels to one site, of all others: half of the requests that it takes of this one
 _RELAYS_EACH_S, _RELAYS_AT_ONCE = 5.0, 50.0  # that one site may begin
@@ -154,10 +154,21 @@ async def copy_from(reader: asyncio.StreamReader, write: Write) -> None:
 
 
 async def carry(channel: Channel, opening: Opening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry a connection of this machine through a channel, until one end closes it."""
+    """Carry a connection of this machine through a channel, until one end closes it. Whether the other side answers, or
+    closes its end, is its own decision; so that it cannot keep connections here, both have a time."""
+    loop, is_ended = asyncio.get_running_loop(), False
+
+    async def send(write: Write) -> None:
+        nonlocal is_ended
+        await copy_from(reader, write)
+        is_ended = True
+        limit.reschedule(loop.time() + _LINGER_S)
+
     try:
-        async with channel.open(opening, partial(copy_from, reader)) as response:
+        async with asyncio.timeout(_BEGIN_S) as limit, channel.open(opening, send) as response:
             if response.status == 200:
+                if not is_ended:
+                    limit.reschedule(None)
                 async for piece in response.body:
                     writer.write(piece)
                     await writer.drain()
