@@ -21,7 +21,7 @@ from enum import StrEnum
 from cheops.engine import drift, incarnation, ledger, tombstones
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
-from cheops.engine.evidence import evidence_of, origin_of
+from cheops.engine.evidence import evidence_of, has_certainly_settled_all, origin_of
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
@@ -117,6 +117,8 @@ def _is_nothing_pending(replica: Replica, sites: Iterable[str]) -> bool | None:
     """Whether no operation is pending at any of these sites; None if that is not certain."""
     is_certain = True
     for site in sites:
+        if has_certainly_settled_all(replica, site):  # the usual case
+            continue
         found = evidence_of(replica, site)
         is_pending = found.is_pending()
         if is_pending:

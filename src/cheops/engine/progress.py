@@ -161,10 +161,6 @@ class PeerProgress:
         self.rechecked = up_to
         self.refused = self.refused and up_to is not None
 
-    def is_behind(self, known: Vector, known_replies: Vector) -> bool:
-        """Whether the peer is not known to have all of this."""
-        return self.is_unknown or not covers(self.known, known) or not covers(self.known_replies, known_replies)
-
     # -- what it says ------------------------------------------------------------------------------
 
     def observe(self, message: Message, now_ms: int, here: str = "") -> None:

@@ -72,6 +72,19 @@ class RemovedSites(set[str]):
         return back
 
 
+class PeerViews(dict[str, PeerProgress]):
+    """What the other sites are known to have. A site that nothing is known of yet has a view as soon as it is asked
+    for."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def __missing__(self, site: str) -> PeerProgress:
+        view = self[site] = PeerProgress(self._limits)
+        return view
+
+
 @dataclass
 class SavedLedger:
     """What the saved ledger says, so that it is written again only when that changes (ledger.py)."""
@@ -110,7 +123,10 @@ class Replica:
         self.slot = RunSlot(limits)
         self.drafts = DraftQueue()
         self.replies = Replies(origin, self.met)
-        self.peers: dict[str, PeerProgress] = {}
+        self._listed: tuple[str, ...] = ()  # the list of sites, and those of it that are others: see `targets`
+        self._others: tuple[str, ...] = ()
+        self.peers = PeerViews(limits)
+        self.peer = self.peers.__getitem__  # each step asks for each of them many times
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
         self.duties = Duties(limits)
@@ -196,21 +212,19 @@ class Replica:
         known, replies = self.history.known, self.replies.known
         self.peer(peer).note_push(known, replies, now_ms, self.trips.patience_ms(peer))
 
-    def peer(self, site: str) -> PeerProgress:
-        if site not in self.peers:
-            self.peers[site] = PeerProgress(self.limits)
-        return self.peers[site]
-
     def targets(self) -> list[str]:
         """The other sites that must get documents: those on the list, and those that left it until they know that they
         left. A site that was removed from the mesh for good gets nothing, on the list or not."""
-        own, history = self.origin.site, self.history
-        if own in history.site_list and not self.is_deleted:  # the usual case: nobody has dropped it, or is served
-            found = [site for site in self.sites if site != own]
-        else:
-            others = (site for site in self.sites if site != own)
-            found = [site for site in others if not self.has_dropped(site) and not self._is_served(site)]
-        if left := history.ever_listed.difference(history.site_list):
+        own, history = self.site, self.history
+        listed = history.site_list
+        if listed is not self._listed:
+            self._listed, self._others = listed, tuple(site for site in listed if site != own)
+        found = [site for site in self._others if site not in self.gone] if self.gone else [*self._others]
+        # In the usual case nobody has dropped it, or is served. The first test is one of the last, and cheap.
+        if own not in listed or (len(history.effective) == 1 and self.is_deleted):
+            found = [site for site in found if not self.has_dropped(site) and not self._is_served(site)]
+        if not history.ever_listed.issubset(listed):
+            left = history.ever_listed.difference(listed)
             found += [site for site in sorted(left) if site != own and not self._has_left(site)]
         return found
 
@@ -270,12 +284,15 @@ class Replica:
     def is_behind(self, peer: str) -> bool:
         """Whether a peer is not known to have all operations and replies. A deletion must also be done there before it
         can be forgotten here; a peer that has not said so is asked again."""
-        view = self.peer(peer)
-        if self.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
+        view, history = self.peer(peer), self.history
+        if view.is_unknown or not covers(view.known, history.known):
+            return True
+        is_deleted = len(history.effective) == 1 and self.is_deleted and self.is_involved
+        if is_deleted and not covers(view.settled, history.known):
             return True
         # A source sends all that this site has.
         replies = self.replies_for(peer) if view.source == self.site else self.owed_to(peer)
-        return view.is_behind(self.history.known, replies)
+        return not covers(view.known_replies, replies)
 
     def owes(self, peer: str) -> bool:
         """Whether a peer is not known to have something that it must get from this very site."""

@@ -61,7 +61,7 @@ from cheops.engine.residency import Residency
 from cheops.engine.settings import RetryTimer, RoundTrips, Settings
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind, Operation, Origin, Status
+from cheops.log.operation import Command, Kind, Operation, Origin, Status, origin_named
 
 _OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Verified, Queried, ClientLeft)
 
@@ -486,11 +486,11 @@ class Site:
 
     def _is_current(self, replica: Replica, peer: str, message: Message | Report) -> bool:
         """Whether a message is of the peer's present store, and of the last generation that was heard of."""
-        sent, heard = Origin(peer, message.incarnation), replica.peers.get(peer)
+        sent, heard = origin_named(peer, message.incarnation), replica.peers.get(peer)
         if self._stores.last.get(peer, sent.store) != sent.store:
             return False
-        before = Origin(peer, heard.incarnation) if heard and heard.incarnation else sent
-        return before.store != sent.store or before.generation <= sent.generation
+        before = origin_named(peer, heard.incarnation) if heard and heard.incarnation else sent
+        return before == sent or before.store != sent.store or before.generation <= sent.generation
 
 
 def _resource_of(event: Event) -> str:
