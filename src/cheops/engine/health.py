@@ -61,6 +61,11 @@ def save(replica: Replica, out: Effects, now_ms: int, *, unsynced: bool, parked:
     ledger.save_state(replica, out, state, unsynced=unsynced or replica.saved.unsynced, due_ms=_due_ms(replica, state))
 
 
+def is_due(replica: Replica, now_ms: int) -> bool:
+    """Whether `converged` may have to be saved now, although nothing has changed."""
+    return replica.converged_ms is not None and replica.state != State.CONVERGED and not _may_wait(replica, now_ms)
+
+
 def _may_wait(replica: Replica, now_ms: int) -> bool:
     return replica.converged_ms is not None and now_ms - replica.converged_ms < _LATEST_MS
 

@@ -59,6 +59,11 @@ class RunSlot:
     def is_retrying(self) -> bool:
         return self._retry.is_backing_off
 
+    @property
+    def has_waited(self) -> bool:
+        """Whether a run was put off at some time, and may still be."""
+        return self._retry.is_set
+
     def begin(self, running: Running) -> None:
         self.running = running
 

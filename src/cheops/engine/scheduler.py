@@ -27,7 +27,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     if not replica.is_involved and replica.history.site_list:
         _leave(replica, out, now_ms)
         return
-    if _has_run_all(replica):
+    if has_run_all(replica):
         replica.applied.note_order(not_enforced=False)
         _settle(replica, out, now_ms)
         return
@@ -52,7 +52,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         _settle(replica, out, now_ms)
 
 
-def _has_run_all(replica: Replica) -> bool:
+def has_run_all(replica: Replica) -> bool:
     """Whether there is no draft, and the application holds just what is effective: the usual case, without a plan."""
     applied = replica.applied
     if replica.drafts or applied.agreed != len(applied.entries) or applied.agreed != len(replica.history.effective):

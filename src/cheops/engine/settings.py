@@ -145,6 +145,11 @@ class RetryTimer:
         return not 0 < self._at_ms - now_ms <= self._longest_ms
 
     @property
+    def is_set(self) -> bool:
+        """Whether it may not be due."""
+        return self._at_ms > 0
+
+    @property
     def is_backing_off(self) -> bool:
         return self._delay_ms > 0
 

@@ -19,6 +19,7 @@ from cheops.engine import (
     scheduler,
     snapshot,
     statements,
+    steadiness,
     tombstones,
 )
 from cheops.engine.admission import NO_RULES, refusal
@@ -135,6 +136,7 @@ class Site:
         self.up[event.peer] = event.incarnation
         if self._stores.meet(event.peer, event.incarnation, out):
             out.others.append(Enumerate(event.peer))  # its store is new and may be empty; or it has missed something
+        self._residency.unsettle()
         for replica in self.replicas.values():
             replica.forget_incarnation(event.peer, event.incarnation)
         self._residency.unpark({event.peer})
@@ -147,6 +149,7 @@ class Site:
     def _on_peer_down(self, event: PeerDown, out: Effects) -> None:
         del out
         self.up.pop(event.peer, None)
+        self._residency.unsettle()
 
     def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
         self._residency.add_to_backlog(event.resources)
@@ -159,6 +162,7 @@ class Site:
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone.change(event)
+        self._residency.unsettle()
         self._stores.note_removed(event.sites, out)
         self._residency.unpark(self.gone)
         out.others += [Enumerate(site) for site in sorted(back)]  # added again: they have missed what happened since
@@ -180,14 +184,19 @@ class Site:
         self.assemblies.drop_silent(self._now_ms)
 
     def _work_on(self, replica: Replica, out: Effects) -> None:
-        incarnation.release_stranded(replica, self.up)
-        scheduler.advance(replica, out, self._now_ms)
+        is_steady = self._residency.is_steady(replica) and not steadiness.is_due(replica, self._now_ms)
+        if not is_steady:
+            incarnation.release_stranded(replica, self.up)
+            scheduler.advance(replica, out, self._now_ms)
+        pulls = replica.duties.pulls
         for peer in replica.targets():
             catch_up.attend(replica, peer, self.up, out, self._now_ms)
         replica.outbox.flush_pending()
         hub.pull(replica, self.up, out, self._now_ms)
-        exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
-        self._complete_step(replica, out)
+        if not is_steady:
+            exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
+        if not is_steady or out.others or pulls != replica.duties.pulls or not replica.outbox.is_empty:
+            self._complete_step(replica, out)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -221,6 +230,7 @@ class Site:
 
     def _handle(self, replica: Replica, event: Event, out: Effects) -> None:
         replica = self._in_present_life(replica, event, out)
+        self._residency.unsettle(replica.resource)
         if not isinstance(event, Queried):  # whoever only looks does not keep it from coming to rest
             self._touch(replica)
         match event:
@@ -351,9 +361,10 @@ class Site:
         """Report to clients, forget, send, and note what is left to do."""
         if replica.clients:
             replica.clients.report_sites(replica, out)  # first: the next line may forget their operations
-        retention.prune(replica, out)
-        self._issue_again(replica, out)
-        self._seal_if_due(replica, out)
+        has_gone_on = retention.prune(replica, out)
+        if replica.withdrawn:
+            self._issue_again(replica, out)
+        has_gone_on |= self._seal_if_due(replica, out)
         self._close_if_due(replica, out)
         exchange.send_pending(replica, self.up, out, self._now_ms)
         hub.pass_on(replica, self.up, out, self._now_ms)
@@ -361,7 +372,8 @@ class Site:
         at_work = replica.is_at_work or hub.is_pulling(replica, self.up)
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
         behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
-        self._residency.place(replica, at_work=at_work, behind=behind, up=self.up.keys())
+        is_steady = not has_gone_on and steadiness.is_steady(replica)
+        self._residency.place(replica, at_work=at_work, behind=behind, up=self.up.keys(), steady=is_steady)
         if tombstones.may_drop(replica):
             self._drop(replica, out)
             return
@@ -369,13 +381,15 @@ class Site:
         is_parked = replica.resource in self._residency.parked
         health.save(replica, out, self._now_ms, unsynced=at_work or bool(behind), parked=is_parked)
 
-    def _seal_if_due(self, replica: Replica, out: Effects) -> None:
-        """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
+    def _seal_if_due(self, replica: Replica, out: Effects) -> bool:
+        """Submit a seal as an operation of its own, where no client's operation comes that could carry it; whether that
+        was done."""
         statements.ask(replica, self.up, out, self._now_ms)
-        if replica.drafts or replica.slot.running or replica.is_closed or not statements.is_ready(replica):
-            return
+        if replica.drafts or replica.slot.running or not statements.is_ready(replica) or replica.is_closed:
+            return False
         self._accept(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         scheduler.advance(replica, out, self._now_ms)
+        return True
 
     def _close_if_due(self, replica: Replica, out: Effects) -> None:
         """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
