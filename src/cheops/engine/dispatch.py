@@ -81,7 +81,7 @@ def send(  # noqa: PLR0913 - a message's fields
         number=replica.duties.next_report(),
         for_others=for_others,
         unreached=unreached,
-        refuses=bool(replica.inbox.refused and waiting_for_refused(replica)),
+        refuses=bool(replica.inbox.waiting and waiting_for_refused(replica)),
         reports=tuple(one.report for one in passed),
         ages=tuple(one.age_ms for one in passed),
         pull=pull,

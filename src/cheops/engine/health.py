@@ -108,7 +108,9 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
         return State.ORDER_NOT_ENFORCED
     if replica.drafts or (replica.withdrawn and incarnation.waiting(replica)):
         return State.CONVERGING
-    sites = [site for site in counted_sites(replica) if not replica.has_dropped(site)]
+    sites, dropped = counted_sites(replica), replica.droppers()
+    if dropped:
+        sites = tuple(site for site in sites if site not in dropped)
     is_certain = _is_nothing_pending(replica, sites)
     if not sites or is_certain is False:
         return State.CONVERGING
@@ -134,16 +136,21 @@ def _is_nothing_pending(replica: Replica, sites: Iterable[str]) -> bool | None:
 
 def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
     # Each begins with a look at what is mostly empty.
-    if (with_drift and replica.drifts and drift.found(replica)) or incarnation.doubt(replica):
-        return True
-    if tombstones.doubt(replica):
+    if (with_drift and replica.drifts and drift.found(replica)) or (replica.inherited and incarnation.doubt(replica)):
         return True
     if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
         return True
-    if (replica.inbox.refused and waiting_for_refused(replica)) or refusal(replica):
+    if replica.inbox.waiting and waiting_for_refused(replica):
         return True
+    for peer in replica.peers.values():
+        if peer.dropped or peer.refuses or peer.differs:
+            break
+    else:
+        return False
     differing = [site for site, peer in replica.peers.items() if peer.differs]
-    return bool(differing) and not set(replica.targets()).isdisjoint(differing)
+    if differing and not set(replica.targets()).isdisjoint(differing):
+        return True
+    return bool(tombstones.doubt(replica) or refusal(replica))
 
 
 def refusal(replica: Replica) -> str:

@@ -246,6 +246,10 @@ class Replica:
         view = self.peers.get(site)
         return view is not None and view.dropped and (self.is_deleted or not self.is_involved)
 
+    def droppers(self) -> list[str]:
+        """The sites that have dropped the resource: see `has_dropped`."""
+        return [site for site, view in self.peers.items() if view.dropped and self.has_dropped(site)]
+
     def _has_left(self, site: str) -> bool:
         """Whether a site that left knows that it left, and all its operations are known here; or it is gone for good.
 
@@ -344,15 +348,18 @@ class Replica:
         view = self.peer(site)
         if view.is_unknown or not covers(view.settled, self.history.known):
             return not self.has_dropped(site)
-        return any(n > self.replies.known.get(one, 0) for one, n in view.known_replies.items() if one.site == site)
+        for one, n in view.known_replies.items():  # noqa: SIM110 - every step asks this for each site
+            if one.site == site and n > self.replies.known.get(one, 0):
+                return True
+        return False
 
     @property
     def is_at_work(self) -> bool:
         """Whether there is something to do that waits for no other site."""
         slot, applied = self.slot, self.applied
-        if slot.running or slot.is_retrying or self.drafts or self.inbox.waiting or applied.unknown:
+        if slot.running or self.drafts or self.inbox.waiting or self.duties.unsent or not applied.is_settled:
             return True
-        return bool(self.outbox.has_deferred or self.duties.unsent or not applied.is_settled)
+        return bool(self.outbox.has_deferred or slot.is_retrying or applied.unknown)
 
     @property
     def is_synced(self) -> bool:

@@ -74,7 +74,7 @@ def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     if applied.unknown or not replica.is_involved:
         return
     applied.settle()
-    if retention.is_deleted(replica):
+    if len(replica.history.effective) == 1 and retention.is_deleted(replica):
         if retention.all_settled(replica) and not retention.is_sealed(replica):
             applied.request_seal()  # without it, the resource could not be dropped
         return

@@ -367,11 +367,11 @@ class Site:
         has_gone_on |= self._seal_if_due(replica, out)
         self._close_if_due(replica, out)
         exchange.send_pending(replica, self.up, out, self._now_ms)
-        hub.pass_on(replica, self.up, out, self._now_ms)
+        if replica.duties.unsent:
+            hub.pass_on(replica, self.up, out, self._now_ms)
         ledger.save_changes(replica, out)
         at_work = replica.is_at_work or hub.is_pulling(replica, self.up)
-        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
-        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
+        behind = self._sites_behind(replica)
         is_steady = not has_gone_on and steadiness.is_steady(replica)
         self._residency.place(replica, at_work=at_work, behind=behind, up=self.up.keys(), steady=is_steady)
         if tombstones.may_drop(replica):
@@ -380,6 +380,16 @@ class Site:
         # Unsynced until it is at rest.
         is_parked = replica.resource in self._residency.parked
         health.save(replica, out, self._now_ms, unsynced=at_work or bool(behind), parked=is_parked)
+
+    @staticmethod
+    def _sites_behind(replica: Replica) -> set[str]:
+        """The sites that lack something, or must say something, of a resource."""
+        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
+        if replica.seal_request.origins:
+            behind |= statements.unanswered(replica)
+        if replica.withdrawn:
+            behind.update(incarnation.unheard(replica))
+        return behind | tombstones.unconfirmed(replica) if replica.is_closed else behind
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> bool:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it; whether that
@@ -395,6 +405,8 @@ class Site:
         """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
         if replica.is_deleted:
             tombstones.close_if_due(replica, self.up, out, self._now_ms)
+        if not (replica.is_ready or replica.is_closed):
+            return
         for peer in sorted(self.up.keys() & tombstones.to_ask(replica)):
             if replica.peer(peer).may_recall(self._now_ms):
                 exchange.ask(replica, peer, out)

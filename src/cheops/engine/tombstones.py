@@ -71,8 +71,8 @@ _FRESH_MS = 5_000  # what a site said within this time is what it has now
 
 def is_tombstone(replica: Replica) -> bool:
     """Whether nothing is left of a resource but its deletion, at all its sites."""
-    if not retention.is_deleted(replica) or replica.inbox.waiting:
-        return False
+    if len(replica.history.effective) != 1 or not retention.is_deleted(replica) or replica.inbox.waiting:
+        return False  # the usual case; the first test is one of the second, and cheap
     if replica.proofs or replica.withdrawn:
         return False  # an operator may need them
     if any(replica.peer(site).busy for site in replica.targets()):
