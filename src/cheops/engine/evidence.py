@@ -216,9 +216,9 @@ def has_certainly_settled_all(replica: Replica, site: str) -> bool:
     Every step asks that of each site, so it is without `Evidence`."""
     known = replica.history.known
     if site == replica.site:
-        return covers(replica.applied.settled, known)
+        return replica.applied.settled == known or covers(replica.applied.settled, known)
     view = replica.peers.get(site)
-    if view is None or not covers(view.settled, known):
+    if view is None or not (view.settled == known or covers(view.settled, known)):
         return False
     origin = origin_of(replica, site)
     return origin is None or not _is_relayed(replica, origin)

@@ -64,7 +64,7 @@ def lacks_seal(replica: Replica) -> bool:
 def is_deleted(replica: Replica) -> bool:
     """Whether this site has deleted a resource, and nothing has happened since, or is in doubt."""
     applied = replica.applied
-    if not replica.is_deleted:  # the usual case
+    if not replica.history.is_deleted:  # the usual case
         return False
     if replica.drafts or not replica.is_involved or not applied.is_settled or applied.starts_over:
         return False
@@ -103,7 +103,8 @@ def seal_due(replica: Replica) -> Vector | None:
 
 def may_need_seal(replica: Replica) -> bool:
     """Whether a seal may be due, as far as a look at the counts tells."""
-    return replica.applied.wants_seal or len(replica.history.fates) >= _worth_seal(replica)
+    fates = replica.history.fates  # mostly there are none
+    return replica.applied.wants_seal or (bool(fates) and len(fates) >= _worth_seal(replica))
 
 
 def _worth_seal(replica: Replica) -> int:

@@ -24,7 +24,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     """Start the next run, if there is one and nothing prevents it."""
     if not replica.slot.is_free(now_ms):
         return
-    if not replica.is_involved and replica.history.site_list:
+    if replica.site not in replica.history.site_list and replica.history.site_list:
         _leave(replica, out, now_ms)
         return
     if has_run_all(replica):
@@ -57,7 +57,9 @@ def has_run_all(replica: Replica) -> bool:
     applied = replica.applied
     if replica.drafts or applied.agreed != len(applied.entries) or applied.agreed != len(replica.history.effective):
         return False
-    return not (applied.failed or applied.troubled or applied.dirty or applied.starts_over or replica.type.logic)
+    if applied.failed or applied.troubled or applied.dirty or replica.type.logic:
+        return False
+    return not applied.needs_start and (applied.base is None or applied.base_applied)
 
 
 def _next_plan(replica: Replica, out: Effects) -> Plan:
@@ -71,10 +73,10 @@ def _next_plan(replica: Replica, out: Effects) -> Plan:
 
 def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     applied = replica.applied
-    if applied.unknown or not replica.is_involved:
+    if applied.unknown or replica.site not in replica.history.site_list:
         return
     applied.settle()
-    if len(replica.history.effective) == 1 and retention.is_deleted(replica):
+    if replica.history.is_deleted and retention.is_deleted(replica):
         if retention.all_settled(replica) and not retention.is_sealed(replica):
             applied.request_seal()  # without it, the resource could not be dropped
         return

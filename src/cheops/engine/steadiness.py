@@ -9,18 +9,18 @@ and until one of the times comes that the end of a step looks at. Where a step d
 second one may go on with what the first one did, it is always repeated. These cases are rare.
 """
 
-from cheops.engine import health, retention, scheduler
+from cheops.engine import health, incarnation, retention, scheduler, statements, tombstones
 from cheops.engine.replica import Replica
 
 
 def is_steady(replica: Replica) -> bool:
     """Whether the same step again would change nothing, whenever it is: except for what `is_due` says."""
-    if replica.inbox.waiting or replica.withdrawn or replica.inherited or not replica.is_involved:
+    if replica.inbox.waiting or replica.withdrawn or replica.inherited or replica.has_left:
         return False
     request = replica.seal_request
     if request.stable or request.origins or retention.may_need_seal(replica):
         return False
-    if replica.is_deleted or replica.is_ready or replica.is_closed:
+    if replica.history.is_deleted or replica.has_promised:
         return False  # a tombstone, or about to be one
     slot = replica.slot
     if slot.running:
@@ -32,3 +32,13 @@ def is_due(replica: Replica, now_ms: int) -> bool:
     """Whether the time has come for something that the end of a step does."""
     duties = replica.duties
     return bool(duties.unsent and duties.timer.is_due(now_ms)) or health.is_due(replica, now_ms)
+
+
+def sites_behind(replica: Replica) -> set[str]:
+    """The sites that lack something of a resource, or must say something."""
+    behind = replica.peers_behind()
+    if replica.seal_request.origins:
+        behind |= statements.unanswered(replica)
+    if replica.withdrawn:
+        behind.update(incarnation.unheard(replica))
+    return behind | tombstones.unconfirmed(replica) if replica.has_promised else behind
