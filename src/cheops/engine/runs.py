@@ -368,7 +368,9 @@ class AppliedState:
 
     def settle(self) -> None:
         """Nothing that is known is left to run here."""
-        self.settled, self.wants_seal = dict(self._history.known), False
+        self.wants_seal = False
+        if self.settled != self._history.known:
+            self.settled = dict(self._history.known)
 
     def request_seal(self) -> None:
         self.wants_seal = True

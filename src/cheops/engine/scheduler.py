@@ -28,7 +28,8 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         _leave(replica, out, now_ms)
         return
     if has_run_all(replica):
-        replica.applied.note_order(not_enforced=False)
+        if replica.applied.order_not_enforced:
+            replica.applied.note_order(not_enforced=False)
         _settle(replica, out, now_ms)
         return
     _supersede_drafts(replica, out)
