@@ -28,9 +28,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         _leave(replica, out, now_ms)
         return
     if has_run_all(replica):
-        if replica.applied.order_not_enforced:
-            replica.applied.note_order(not_enforced=False)
-        _settle(replica, out, now_ms)
+        _rest(replica, out, now_ms)
         return
     _supersede_drafts(replica, out)
     applied = replica.applied
@@ -70,6 +68,13 @@ def _next_plan(replica: Replica, out: Effects) -> Plan:
     if replica.applied.note_order(not_enforced=wanted.order_not_enforced):
         out.others.append(Notify(replica.resource, "order-not-enforced"))
     return wanted
+
+
+def _rest(replica: Replica, out: Effects, now_ms: int) -> None:
+    """All has run, in its order."""
+    if replica.applied.order_not_enforced:
+        replica.applied.note_order(not_enforced=False)
+    _settle(replica, out, now_ms)
 
 
 def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
