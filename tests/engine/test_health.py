@@ -138,7 +138,7 @@ def test_the_reply_of_the_present_store_counts_whenever_it_comes(first: int) -> 
         met["b"] = "2"
         replies.prefer(Origin("b", "2"))
         assert replies[id_, "b"] is present
-        assert not replies.troubles()
+        assert not replies.troubles
 
 
 def test_a_wrong_order_has_a_state_of_its_own() -> None:

@@ -295,7 +295,7 @@ def test_a_failure_of_what_was_withdrawn_is_over() -> None:
     while lab.flights:  # as agents do, which refuse what is stamped far ahead
         flight = lab.flights.pop(0)
         lab.take(flight.peer, Received(flight.sender, without_ops(flight.message)))
-    assert lab.at("b", "f").replies.troubles()
+    assert lab.at("b", "f").replies.troubles
     cure(lab, "a")
     lab.run()
     assert not lab.at("b", "f").history.known.keys() - lab.at("a", "f").history.known.keys()

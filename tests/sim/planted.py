@@ -161,17 +161,23 @@ def _never_sent_again() -> AbstractContextManager[object]:
 
 
 def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
-    true = Replica.peer
+    true = Replica.__init__
 
-    def trusting(self: Replica, site: str) -> PeerProgress:
-        is_new = site not in self.peers
-        progress = true(self, site)
-        if is_new:
-            progress.is_unknown = False
-            progress.known, progress.known_replies = dict(self.history.known), dict(self.replies.known)
-        return progress
+    def begun(self: Replica, *arguments: Any, **named: Any) -> None:
+        true(self, *arguments, **named)
+        view_of = self.peer
 
-    return patch.object(Replica, "peer", trusting)
+        def trusting(site: str) -> PeerProgress:
+            is_new = site not in self.peers
+            progress = view_of(site)
+            if is_new:
+                progress.is_unknown = False
+                progress.known, progress.known_replies = dict(self.history.known), dict(self.replies.known)
+            return progress
+
+        self.peer = trusting
+
+    return patch.object(Replica, "__init__", begun)
 
 
 def _failure_elsewhere_is_passed_over() -> AbstractContextManager[object]:

@@ -58,5 +58,5 @@ A site takes an operation of a client, runs it, and sends it to the other site o
 Where to read on: status.py has the life of an operation on one page; site.py dispatches events; replica.py lists the
 owners of a resource's state; scheduler.py decides what to run and outcome.py what follows from it; exchange.py is the
 protocol between sites, hub.py how all hear of all, catch_up.py how a site gets what it lacks; evidence.py says what
-is known of the other sites; retention.py decides what is forgotten.
+is known of the other sites; retention.py decides what is forgotten; steadiness.py when a tick has nothing to do.
 """

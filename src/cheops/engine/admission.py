@@ -11,6 +11,7 @@ Types without a policy are open to every site.
 """
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from cheops.engine import retention
 from cheops.engine.documents import Message, Snapshot
@@ -18,7 +19,6 @@ from cheops.engine.events import Effects, Notify, Submitted
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, contains, covers, joined
-from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Reply
 from cheops.log.policy import (
     DEFAULT_MATRIX,
@@ -132,7 +132,7 @@ def _stores_problem(replica: Replica, op: Operation) -> str | None:
 
 def files_problem(payload: Command, limits: Limits) -> str | None:
     """Why the files of an operation are too large for this site, or None."""
-    total = sum(file.size for file in payload.files)
+    total = sum(file.size for file in payload.files) if payload.files else 0
     if total <= limits.file_bytes:
         return None
     return f"its files have {total:,} bytes together, and limits.file_size of this site is {limits.file_bytes:,}"
@@ -307,15 +307,14 @@ def _names_known_matrix(message: Message) -> bool:
 
 # -- from clients ----------------------------------------------------------------------------------------
 
-NO_RULES = Matrix()
-
 
 def matrix_in_force(replica: Replica) -> MatrixRef:
     """The matrix for an operation that is submitted now. Drafts count: the next operation comes after them."""
-    refs = [draft.matrix for draft in replica.drafts]
-    if replica.history.adopted is not None:
-        refs.append(replica.history.adopted)
-    return max(refs, key=lambda ref: ref.introduced, default=DEFAULT_MATRIX)
+    adopted = replica.history.adopted
+    refs = [draft.matrix for draft in replica.drafts] if replica.drafts else []
+    if adopted is not None:
+        refs.append(adopted)
+    return max(refs, key=attrgetter("introduced")) if refs else DEFAULT_MATRIX
 
 
 def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 - one per reason
@@ -363,7 +362,7 @@ def policy_violation(replica: Replica, event: Submitted, site: str) -> str | Non
     if policy is None:
         return None
     lists = [op for op in (replica.history.site_list_op, *replica.drafts) if op and op.sites is not None]
-    listing = max(lists, key=lambda op: op.stamp, default=None)  # drafts included: other sites will see them first
+    listing = max(lists, key=attrgetter("stamp"), default=None)  # drafts included: other sites will see them first
     if listing is None:
         return creation_violation(site, event.sites or (), policy)
     changes_matrix = event.matrix is not None and event.matrix.hash != matrix_in_force(replica).hash

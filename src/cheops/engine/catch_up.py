@@ -33,9 +33,10 @@ def attend(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms
         return
     view = replica.peers.get(peer)
     # Mostly nothing is due. Each tick asks this for each site, and `targets` looks at all of them.
-    if view and not (view.in_charge or view.resend.is_due(now_ms) or view.is_recheck_due(now_ms)):
+    may_differ = view is not None and (view.differs or view.refused)
+    if view and not (view.in_charge or view.resend.is_due(now_ms) or (may_differ and view.is_recheck_due(now_ms))):
         return
-    if not _is_target(replica, peer):
+    if not replica.is_target(peer):
         return
     view = replica.peer(peer)
     view.in_charge = view.in_charge and replica.is_behind(peer)
@@ -43,13 +44,6 @@ def attend(replica: Replica, peer: str, up: Container[str], out: Effects, now_ms
         send_missing(replica, peer, up, out, now_ms)
     elif view.is_recheck_due(now_ms):
         send_all_again(replica, peer, out, now_ms)
-
-
-def _is_target(replica: Replica, peer: str) -> bool:
-    """Whether a peer is one of `targets`, in the usual case without a list of them."""
-    listed, own = replica.history.site_list, replica.site
-    is_usual = peer in listed and own in listed and peer != own and peer not in replica.gone and not replica.is_deleted
-    return is_usual or peer in replica.targets()
 
 
 def _is_task(replica: Replica, peer: str) -> bool:

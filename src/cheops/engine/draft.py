@@ -4,12 +4,13 @@ It is a *draft* until its first run has given it a verdict.
 """
 
 from cheops.engine import statements
-from cheops.engine.admission import NO_RULES, matrix_in_force
+from cheops.engine.admission import matrix_in_force
 from cheops.engine.documents import SiteClock, key_of
 from cheops.engine.events import Effects, Submitted
 from cheops.engine.matrices import Matrices
 from cheops.engine.replica import Replica
 from cheops.log.causality import Clock, joined
+from cheops.log.matrix import NO_RULES
 from cheops.log.operation import SILENT_KINDS, Kind, MatrixRef, Operation, Stamp, Verdict
 
 
@@ -37,7 +38,7 @@ def accept(  # noqa: PLR0913, PLR0917 - what a site has
 def _draft_of(replica: Replica, event: Submitted, stamp: Stamp, matrices: Matrices, out: Effects) -> Operation:
     """The next operation of this site on a resource. With `parallel` it has its verdict at once."""
     # Drafts are not in the history yet, but have numbers, and this operation comes after them.
-    own = max([replica.history.known.get(replica.origin, 0), *(draft.seq for draft in replica.drafts)])
+    own = max(replica.history.known.get(replica.origin, 0), replica.drafts[-1].seq if replica.drafts else 0)
     parallel = replica.type.parallel and event.kind not in SILENT_KINDS
     deps = joined(replica.history.known, {replica.origin: own} if own else {})
     return Operation(

@@ -15,11 +15,11 @@ Without either, nothing is known: silence is no evidence that a site lacks somet
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from cheops.engine.replica import Replica
 from cheops.log.causality import NOTHING, Vector, contains, covers, joined
-from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Status, Verdict, store_of
+from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Status, Verdict, origin_named
 
 _FINISHED = (Status.OK, Status.KO)
 
@@ -184,18 +184,15 @@ def evidence_of(replica: Replica, site: str) -> Evidence:
     )
 
 
-@lru_cache(maxsize=4_096)  # every step asks for that of each site
-def _origin(site: str, incarnation: str) -> Origin:
-    return Origin(site, incarnation)
-
-
 def origin_of(replica: Replica, site: str) -> Origin | None:
     """A site with its present store, as far as is known. Of several that nobody has met, none can be told apart."""
     if site == replica.site:
         return replica.origin
     view, store = replica.peers.get(site), replica.met.get(site)
-    if view is not None and view.incarnation and store in (None, store_of(view.incarnation)):
-        return _origin(site, view.incarnation)
+    if view is not None and view.incarnation:
+        origin = origin_named(site, view.incarnation)
+        if store is None or store == origin.store:
+            return origin
     seen = {one for one in (*replica.history.known, *replica.replies.known) if one.site == site}
     if store is not None:
         return max((one for one in seen if one.store == store), key=_generation, default=Origin(site, store))
@@ -212,6 +209,19 @@ def _is_relayed(replica: Replica, origin: Origin) -> bool:
     return replica.history.known.get(origin, 0) > known.get(origin, 0) or replica.replies.known.get(
         origin, 0
     ) > replies.get(origin, 0)
+
+
+def has_certainly_settled_all(replica: Replica, site: str) -> bool:
+    """Whether no operation is pending at a site, by its own word, which is not older than anything that is known of it.
+    Every step asks that of each site, so it is without `Evidence`."""
+    known = replica.history.known
+    if site == replica.site:
+        return replica.applied.settled == known or covers(replica.applied.settled, known)
+    view = replica.peers.get(site)
+    if view is None or not (view.settled == known or covers(view.settled, known)):
+        return False
+    origin = origin_of(replica, site)
+    return origin is None or not _is_relayed(replica, origin)
 
 
 def pending_at(replicas: Iterable[Replica]) -> dict[str, int | None]:

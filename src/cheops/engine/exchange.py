@@ -10,6 +10,7 @@ Only sites involved in a resource get messages about it: see `Replica.targets`.
 """
 
 from collections.abc import Container, Iterable, Mapping
+from operator import attrgetter
 
 from cheops.engine import admission, contents, dispatch, hub, ledger, snapshot, tombstones
 from cheops.engine.documents import MAX_WANTED, Message, key_of
@@ -31,17 +32,13 @@ def send_pending(replica: Replica, up: Container[str], out: Effects, now_ms: int
     ops, replies, acknowledgements = replica.outbox.take()
     if not ops and not replies and not acknowledgements:
         return
-    find = replica.history.find_matrix
-    # Not of an operation that is only proof: its matrix may never have come here.
-    introduced = [op.matrix.hash for op in ops if op.matrix.introduced == op.stamp and op.id in replica.history.ops]
-    held = {replica.history.ops[op.id].matrix.hash for op in ops if op.id in replica.history.ops}
-    matrices = tuple(find(hash_) for hash_ in introduced if hash_ in held)
+    matrices = _introduced(replica, ops) if ops else ()
     waited_for = {reply.op.origin.site for reply in replies if reply.op}
     receivers = hub.assign(replica, replies, up)
     involved = [peer for peer in replica.targets() if ops or peer in receivers]
     # A site that is catching up gets the new ones after the old: now they would only wait there, and be sent twice. But
     # another content of an id that it knows comes only now.
-    is_proof = any(op.id in replica.proofs for op in ops)
+    is_proof = bool(replica.proofs) and any(op.id in replica.proofs for op in ops)
     pushed = [peer for peer in involved if is_proof or not replica.peer(peer).is_catching_up]
     for peer in pushed:
         if not replica.was_absent(peer):  # what it gets now waits there for what it lacks: it is asked soon
@@ -54,6 +51,17 @@ def send_pending(replica: Replica, up: Container[str], out: Effects, now_ms: int
         is_new = peer in pushed
         new = (ops, matrices) if is_new else ((), ())
         _send(replica, peer, new, wanted, up, out)
+
+
+def _introduced(replica: Replica, ops: Iterable[Operation]) -> tuple[Matrix, ...]:
+    """The matrices that these operations introduce."""
+    history = replica.history
+    # Not of an operation that is only proof: its matrix may never have come here.
+    introduced = [op.matrix.hash for op in ops if op.matrix.introduced == op.stamp and op.id in history.ops]
+    if not introduced:
+        return ()
+    held = {history.ops[op.id].matrix.hash for op in ops if op.id in history.ops}
+    return tuple(history.find_matrix(hash_) for hash_ in introduced if hash_ in held)
 
 
 def _send(  # noqa: PLR0913, PLR0917 - what goes into the message
@@ -125,6 +133,13 @@ def ask_for_statement(replica: Replica, peer: str, stable: Vector, origins: tupl
     dispatch.send(replica, peer, out, seal_wanted=stable, seal_origins=origins)
 
 
+def ask_for_promises(replica: Replica, up: Iterable[str], out: Effects, now_ms: int) -> None:
+    """Before a deleted resource can be forgotten: ask the sites that have not said that it may be."""
+    for peer in sorted(tombstones.to_ask(replica).intersection(up)):
+        if replica.peer(peer).may_recall(now_ms):
+            ask(replica, peer, out)
+
+
 def report_dropped(replica: Replica, peer: str, log: Vector, out: Effects) -> None:
     """Tell a peer that this site has dropped the log that it wrote about."""
     dispatch.send(replica, peer, out, dropped=log)
@@ -154,11 +169,11 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
     missing = snapshot.take(replica, peer, message, matrices, out)
     if missing is None or missing:
         return missing or set()
-    answer = _take_operations(replica, peer, message.ops, matrices, out)
-    missing = deliver(replica, matrices, out)
-    if tombstones.may_be_same_life(replica, message):
+    answer = _take_operations(replica, peer, message.ops, matrices, out) if message.ops else []
+    missing = deliver(replica, matrices, out) if replica.inbox.waiting else set()
+    if message.replies and tombstones.may_be_same_life(replica, message):
         _take_replies(replica, message, out)
-    if peer in set(replica.targets()):
+    if message.ops and replica.is_target(peer):
         _compare_later(replica, peer, message)
         if answer and message.ask:  # not an answer to an answer
             batch, _ = dispatch.first_batch(answer, replica.limits)
@@ -196,7 +211,7 @@ def _compare_later(replica: Replica, peer: str, message: Message) -> None:
 def _take_replies(replica: Replica, message: Message, out: Effects) -> None:
     """Take the replies that leave no gap. The others come again once the gap is filled."""
     known_before = dict(replica.replies.known)
-    for reply in sorted(message.replies, key=lambda reply: reply.n):
+    for reply in sorted(message.replies, key=attrgetter("n")):
         last = replica.replies.known.get(reply.origin, 0)
         after = message.replies_after.get(reply.origin)
         # Numbers may be missing because the sender has dropped those replies, not because they are still to come.
@@ -214,7 +229,7 @@ def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> s
     # An operation that is taken may be what others wait for. In the order of stamps one pass is usually enough.
     while progressed:
         progressed = False
-        for first in sorted(replica.inbox.waiting.values(), key=lambda op: op.stamp):
+        for first in sorted(replica.inbox.waiting.values(), key=attrgetter("stamp")):
             op: Operation | None = first
             while op is not None and _deliver_one(replica, op, matrices, missing, out):
                 op, progressed = _skipped_successor(replica, op), True

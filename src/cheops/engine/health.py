@@ -21,7 +21,7 @@ from enum import StrEnum
 from cheops.engine import drift, incarnation, ledger, tombstones
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Effects
-from cheops.engine.evidence import evidence_of, origin_of
+from cheops.engine.evidence import evidence_of, has_certainly_settled_all, origin_of
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
@@ -39,6 +39,7 @@ class State(StrEnum):
 
 
 TROUBLED = (State.DIVERGED, State.ORDER_NOT_ENFORCED)
+_COUNTED = (State.CONVERGED, *TROUBLED)  # which `converged` follows at once
 _SETTLED = ("", State.CONVERGED, State.DELETED)
 _LATEST_MS = 3_000  # after which `converged` is saved, although the resource is not at rest
 _LATER_PART = 10  # of the time that a tombstone is kept: when it is looked at again, if it could not be dropped
@@ -54,11 +55,17 @@ def save(replica: Replica, out: Effects, now_ms: int, *, unsynced: bool, parked:
         replica.converged_ms = None
     elif replica.converged_ms is None:
         replica.converged_ms = now_ms
-    if _may_wait(replica, now_ms) and not parked and replica.state not in {State.CONVERGED, *TROUBLED}:
+    if not parked and replica.state not in _COUNTED and _may_wait(replica, now_ms):
         state = replica.state or State.UNKNOWN  # until it is at rest
     if state == State.DELETED and replica.state != State.DELETED:
         tombstones.bury(replica, out)
-    ledger.save_state(replica, out, state, unsynced=unsynced or replica.saved.unsynced, due_ms=_due_ms(replica, state))
+    due_ms = _due_ms(replica, state) if state == State.DELETED else None
+    ledger.save_state(replica, out, state, unsynced=unsynced or replica.saved.unsynced, due_ms=due_ms)
+
+
+def is_due(replica: Replica, now_ms: int) -> bool:
+    """Whether `converged` may have to be saved now, although nothing has changed."""
+    return replica.converged_ms is not None and replica.state != State.CONVERGED and not _may_wait(replica, now_ms)
 
 
 def _may_wait(replica: Replica, now_ms: int) -> bool:
@@ -87,7 +94,7 @@ def _due_ms(replica: Replica, state: str) -> int | None:
 def counted_state(replica: Replica) -> str:
     """The state that this site counts the resource in; empty if it has no such resource, or has left it."""
     history = replica.history
-    if not (history.ops or history.site_list or replica.drafts) or (history.site_list and not replica.is_involved):
+    if not (history.ops or history.site_list or replica.drafts) or replica.has_left:
         return ""
     state = state_of(replica)
     if state is State.CONVERGED and tombstones.is_tombstone(replica):
@@ -103,20 +110,24 @@ def state_of(replica: Replica, *, with_drift: bool = True) -> State:
         return State.ORDER_NOT_ENFORCED
     if replica.drafts or (replica.withdrawn and incarnation.waiting(replica)):
         return State.CONVERGING
-    sites = [site for site in counted_sites(replica) if not replica.has_dropped(site)]
+    sites, dropped = counted_sites(replica), replica.droppers()
+    if dropped:
+        sites = tuple(site for site in sites if site not in dropped)
     is_certain = _is_nothing_pending(replica, sites)
     if not sites or is_certain is False:
         return State.CONVERGING
     others = [replica.peer(site) for site in sites if site != replica.site]
-    if is_certain is None or any(peer.is_unknown for peer in others):
-        return State.UNKNOWN
-    return _compared(replica, others, is_here=replica.site in sites)
+    for peer in others:
+        is_certain = None if peer.is_unknown else is_certain
+    return State.UNKNOWN if is_certain is None else _compared(replica, others, is_here=replica.site in sites)
 
 
 def _is_nothing_pending(replica: Replica, sites: Iterable[str]) -> bool | None:
     """Whether no operation is pending at any of these sites; None if that is not certain."""
     is_certain = True
     for site in sites:
+        if has_certainly_settled_all(replica, site):  # the usual case
+            continue
         found = evidence_of(replica, site)
         is_pending = found.is_pending()
         if is_pending:
@@ -127,16 +138,21 @@ def _is_nothing_pending(replica: Replica, sites: Iterable[str]) -> bool | None:
 
 def _is_diverged(replica: Replica, *, with_drift: bool) -> bool:
     # Each begins with a look at what is mostly empty.
-    if (with_drift and replica.drifts and drift.found(replica)) or incarnation.doubt(replica):
+    if (with_drift and replica.drifts and drift.found(replica)) or (replica.inherited and incarnation.doubt(replica)):
         return True
-    if tombstones.doubt(replica):
+    if replica.replies.troubles and any(troubles(replica, site) for site in counted_sites(replica)):
         return True
-    if replica.replies.troubles() and any(troubles(replica, site) for site in counted_sites(replica)):
+    if replica.inbox.waiting and waiting_for_refused(replica):
         return True
-    if (replica.inbox.refused and waiting_for_refused(replica)) or refusal(replica):
-        return True
+    for peer in replica.peers.values():
+        if peer.dropped or peer.refuses or peer.differs:
+            break
+    else:
+        return False
     differing = [site for site, peer in replica.peers.items() if peer.differs]
-    return bool(differing) and not set(replica.targets()).isdisjoint(differing)
+    if differing and not set(replica.targets()).isdisjoint(differing):
+        return True
+    return bool(tombstones.doubt(replica) or refusal(replica))
 
 
 def refusal(replica: Replica) -> str:
@@ -156,8 +172,10 @@ def _compared(replica: Replica, others: list[PeerProgress], *, is_here: bool) ->
     """The state of a resource of which no operation is pending."""
     if not others:  # no digest, which hashes every new operation: a resource at one site has nothing to compare
         return State.CONVERGED if replica.applied.is_settled else State.CONVERGING
-    if not all(covers(replica.history.known, peer.known) for peer in others):
-        return State.CONVERGING  # one has more, which is on its way here: its digest is about other operations
+    known = replica.history.known
+    for peer in others:
+        if not (peer.known == known or covers(known, peer.known)):
+            return State.CONVERGING  # one has more, which is on its way here: its digest is about other operations
     digests = {peer.digest for peer in others} | ({replica.applied.digest()} if is_here else set())
     if "" in digests or (len(digests) > 1 and not replica.is_synced):
         return State.CONVERGING
@@ -174,7 +192,7 @@ def troubles(replica: Replica, site: str) -> list[tuple[OpId, Status]]:
     """Operations to which a site last replied KO or UNKNOWN, unless they have no effect any more."""
     return [
         (id_, reply.status)
-        for (id_, replier), reply in replica.replies.troubles().items()
+        for (id_, replier), reply in replica.replies.troubles.items()
         if replier == site and id_ not in replica.history.fates and not _is_over(replica, id_, reply)
     ]
 

@@ -32,7 +32,7 @@ _PATIENCE = 2  # pulls, before a site is asked itself
 
 def hub_of(replica: Replica, maker: str, up: Container[str]) -> str:
     """The site that passes on what others reply to an operation of this one."""
-    if maker == replica.site or (maker in up and maker in set(replica.targets())):
+    if maker == replica.site or (maker in up and replica.is_target(maker)):
         return maker
     return min(site for site in (replica.site, *replica.targets()) if site == replica.site or site in up)
 
@@ -74,18 +74,20 @@ def batches_for(replica: Replica, peer: str) -> list[ReplyBatch]:
     """The replies that a peer gets from this site and that are not on their way to it, in parts that fit into one
     message each: at least one, which may be empty. The caller sends them."""
     view = replica.peer(peer)
-    if view.is_unknown or view.is_catching_up or replica.was_absent(peer) or peer not in set(replica.targets()):
+    if view.is_unknown or view.is_catching_up or replica.was_absent(peer) or not replica.is_target(peer):
         return [ReplyBatch((), NOTHING)]
     owed = replica.owed_to(peer)
-    if peer in replica.history.site_list:
-        owed = joined(owed, {replica.origin: replica.next_reply - 1})
-    base = joined(view.known_replies, view.sent_replies)
-    wanted = [reply for reply in replica.replies.beyond(base) if reply.n <= owed.get(reply.origin, 0)]
-    found = []
-    for batch in dispatch.batches(wanted, replica.limits) or [[]]:
+    own = replica.origin if peer in replica.history.site_list else None  # it gets all that this site has replied
+    base = joined(view.known_replies, view.sent_replies) if view.sent_replies else view.known_replies
+    lacking = replica.replies.beyond(base)
+    wanted = [reply for reply in lacking if reply.origin == own or reply.n <= owed.get(reply.origin, 0)]
+    if not wanted:
+        return [ReplyBatch((), {})]
+    found: list[ReplyBatch] = []
+    for batch in dispatch.batches(wanted, replica.limits):
+        base = joined(base, view.sent_replies) if found else base
         found.append(ReplyBatch(tuple(batch), {reply.origin: base.get(reply.origin, 0) for reply in batch}))
         view.note_replies(batch)
-        base = joined(base, view.sent_replies)
     return found
 
 
@@ -192,11 +194,12 @@ def take_reports(replica: Replica, message: Message, is_current: Callable[[str, 
 
 def awaited(replica: Replica) -> list[str]:
     """The sites that are not known to have settled everything, or to have replied."""
-    if not replica.is_involved:
+    own, history = replica.site, replica.history
+    if own not in history.site_list:
         return []
     sites = replica.sites
-    missing = [site for site in sites if site != replica.site and replica.awaits(site)]
-    if replica.history.ever_listed.issubset(replica.history.site_list):  # the usual case: nobody has left
+    missing = [site for site in sites if site != own and replica.awaits(site)]
+    if history.ever_listed.issubset(history.site_list):  # the usual case: nobody has left
         return missing
     return missing + [site for site in replica.targets() if site not in sites]  # not known to have left
 
@@ -235,7 +238,7 @@ def _goes_on(replica: Replica, missing: Iterable[str], up: Container[str]) -> bo
 
 def answer(replica: Replica, peer: str, message: Message, out: Effects, now_ms: int) -> None:
     """A peer asks for what it lacks."""
-    if not message.pull or peer not in set(replica.targets()):
+    if not message.pull or not replica.is_target(peer):
         return
     replies, _ = dispatch.first_batch(dispatch.replies_beyond(replica, peer, message.known_replies), replica.limits)
     after = {reply.origin: message.known_replies.get(reply.origin, 0) for reply in replies}

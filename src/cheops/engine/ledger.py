@@ -159,7 +159,8 @@ def save_changes(replica: Replica, out: Effects) -> None:
     # Without this, a rejected matrix could be in force again after a restart, once its operation is forgotten; and
     # nobody would know that the application still holds something that no operation stands for.
     # And a promise about a log that has grown since would count for the longer one.
-    now = (len(replica.history.rejected_matrices), replica.applied.dirty, replica.is_closed)
+    is_closed = replica.has_promised and replica.is_closed
+    now = (len(replica.history.rejected_matrices), replica.applied.dirty, is_closed)
     if now != (replica.saved.rejections, replica.saved.dirty, replica.saved.closed):
         save(replica, out)
 

@@ -82,6 +82,11 @@ class Outbox:
     def has_deferred(self) -> bool:
         return bool(self._later)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be sent at the end of this step."""
+        return not (self._ops or self._replies or self._acknowledgements)
+
     def push(self, ops: Iterable[Operation] = (), replies: Iterable[Reply] = ()) -> None:
         """New documents of this site: they go to every site involved."""
         self._ops += ops

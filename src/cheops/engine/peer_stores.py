@@ -8,8 +8,10 @@ the resources are enumerated again.
 
 from collections.abc import Collection, Mapping
 
-from cheops.engine.documents import Peers, key_of
+from cheops.engine.documents import Message, Peers, Report, key_of
 from cheops.engine.events import Effects
+from cheops.engine.replica import Replica
+from cheops.log.operation import origin_named
 
 
 class PeerStores:
@@ -50,3 +52,11 @@ class PeerStores:
         self._saved.update(changed)
         peers = Peers(dict(self._saved))
         out.documents[key_of(peers)] = peers
+
+    def is_current(self, replica: Replica, peer: str, said: Message | Report) -> bool:
+        """Whether a message is of the peer's present store, and of the last generation that was heard of."""
+        sent, heard = origin_named(peer, said.incarnation), replica.peers.get(peer)
+        if self.last.get(peer, sent.store) != sent.store:
+            return False
+        before = origin_named(peer, heard.incarnation) if heard and heard.incarnation else sent
+        return before == sent or before.store != sent.store or before.generation <= sent.generation

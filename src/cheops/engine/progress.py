@@ -161,16 +161,15 @@ class PeerProgress:
         self.rechecked = up_to
         self.refused = self.refused and up_to is not None
 
-    def is_behind(self, known: Vector, known_replies: Vector) -> bool:
-        """Whether the peer is not known to have all of this."""
-        return self.is_unknown or not covers(self.known, known) or not covers(self.known_replies, known_replies)
-
     # -- what it says ------------------------------------------------------------------------------
 
     def observe(self, message: Message, now_ms: int, here: str = "") -> None:
         """Update the state of the peer from a message of it. `here` is the name of this site."""
-        has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
-        is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
+        if self.known == message.known and self.known_replies == message.known_replies:
+            has_more, is_newest = False, True
+        else:
+            has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
+            is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
         self.by_others = False
         if message.ask or message.pull:
@@ -215,9 +214,12 @@ class PeerProgress:
             self.digest, self.busy, self.incarnation = said.digest, said.busy, said.incarnation
         elif not covers(self.known, said.known):
             self.digest = ""  # it has started again, with more than before, and has not settled that yet
-        self.known = joined(self.known, said.known)
-        self.known_replies = joined(self.known_replies, said.known_replies)
-        self.settled = joined(self.settled, said.settled)
+        if self.known != said.known:
+            self.known = joined(self.known, said.known)
+        if self.known_replies != said.known_replies:
+            self.known_replies = joined(self.known_replies, said.known_replies)
+        if self.settled != said.settled:
+            self.settled = joined(self.settled, said.settled)
 
     def _note_source(self, source: str, here: str) -> bool:
         """Note from whom the peer wants what it lacks. True if this site may send it something, and could not before:
@@ -443,6 +445,8 @@ def progress_of(
 
 def _difference(one: Vector, other: Vector) -> dict[Origin, int]:
     """The entries of a vector that another one has not, or has differently."""
+    if one == other:  # the usual case
+        return {}
     return {origin: one.get(origin, 0) for origin in {**other, **one} if one.get(origin, 0) != other.get(origin, 0)}
 
 

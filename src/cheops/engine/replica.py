@@ -48,7 +48,7 @@ from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.epochs import FindMatrix
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, Operation, OpId, Origin, Reply, Statement, content_of, store_of
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of, store_of
 from cheops.log.policy import Policy
 from cheops.log.seals import excluding_seal
 
@@ -70,6 +70,19 @@ class RemovedSites(set[str]):
         self.update(event.sites)
         self.ever.update(event.sites, event.admitted)
         return back
+
+
+class PeerViews(dict[str, PeerProgress]):
+    """What the other sites are known to have. A site that nothing is known of yet has a view as soon as it is asked
+    for."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def __missing__(self, site: str) -> PeerProgress:
+        view = self[site] = PeerProgress(self._limits)
+        return view
 
 
 @dataclass
@@ -110,7 +123,10 @@ class Replica:
         self.slot = RunSlot(limits)
         self.drafts = DraftQueue()
         self.replies = Replies(origin, self.met)
-        self.peers: dict[str, PeerProgress] = {}
+        self._listed: tuple[str, ...] = ()  # the list of sites, and those of it that are others: see `targets`
+        self._others: tuple[str, ...] = ()
+        self.peers = PeerViews(limits)
+        self.peer = self.peers.__getitem__  # each step asks for each of them many times
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
         self.duties = Duties(limits)
@@ -137,6 +153,7 @@ class Replica:
         self.converged_ms: int | None = None  # since when it is, as far as this site knows (health.py)
         self.due_ms: int | None = None  # when a tombstone may be dropped, as the ledger says
         # What the log had when this site said that it may be dropped, and promised to add nothing: see tombstones.py.
+        self.has_promised = False  # at some time: mostly neither was ever said
         self._ready_at: Vector | None = None
         self._closed_at: Vector | None = None
 
@@ -162,13 +179,13 @@ class Replica:
     @property
     def has_left(self) -> bool:
         """Whether the resource is at other sites, and not at this one, as far as this one knows."""
-        return bool(self.history.site_list) and not self.is_involved
+        listed = self.history.site_list
+        return bool(listed) and self.site not in listed
 
     @property
     def is_deleted(self) -> bool:
         """Whether the only operation in effect is a deletion."""
-        effective = self.history.effective
-        return len(effective) == 1 and effective[0].kind is Kind.DELETE
+        return self.history.is_deleted
 
     @property
     def is_ready(self) -> bool:
@@ -183,7 +200,7 @@ class Replica:
 
     @property
     def next_reply(self) -> int:
-        return self.replies.next_n(self.origin)
+        return self.replies.known.get(self.origin, 0) + 1
 
     @property
     def revision(self) -> str:
@@ -196,23 +213,26 @@ class Replica:
         known, replies = self.history.known, self.replies.known
         self.peer(peer).note_push(known, replies, now_ms, self.trips.patience_ms(peer))
 
-    def peer(self, site: str) -> PeerProgress:
-        if site not in self.peers:
-            self.peers[site] = PeerProgress(self.limits)
-        return self.peers[site]
-
     def targets(self) -> list[str]:
         """The other sites that must get documents: those on the list, and those that left it until they know that they
         left. A site that was removed from the mesh for good gets nothing, on the list or not."""
-        own, history = self.origin.site, self.history
-        if own in history.site_list and not self.is_deleted:  # the usual case: nobody has dropped it, or is served
-            found = [site for site in self.sites if site != own]
-        else:
-            others = (site for site in self.sites if site != own)
-            found = [site for site in others if not self.has_dropped(site) and not self._is_served(site)]
-        if left := history.ever_listed.difference(history.site_list):
+        own, history = self.site, self.history
+        listed = history.site_list
+        if listed is not self._listed:
+            self._listed, self._others = listed, tuple(site for site in listed if site != own)
+        found = [site for site in self._others if site not in self.gone] if self.gone else [*self._others]
+        if own not in listed or history.is_deleted:  # in the usual case nobody has dropped it, or is served
+            found = [site for site in found if not self.has_dropped(site) and not self._is_served(site)]
+        if not history.ever_listed.issubset(listed):
+            left = history.ever_listed.difference(listed)
             found += [site for site in sorted(left) if site != own and not self._has_left(site)]
         return found
+
+    def is_target(self, peer: str) -> bool:
+        """Whether a site is one of `targets`, in the usual case without a list of them."""
+        listed, own = self.history.site_list, self.site
+        is_usual = peer in listed and own in listed and peer != own and not self.history.is_deleted
+        return (is_usual and peer not in self.gone) or peer in self.targets()
 
     def _is_served(self, site: str) -> bool:
         """Whether this site has left the resource, and another one on the list serves a site with a new store: it knows
@@ -230,7 +250,15 @@ class Replica:
         """Whether a site has dropped the resource, which is deleted here too, or which this site has left: it gets
         nothing of it any more."""
         view = self.peers.get(site)
-        return view is not None and view.dropped and (self.is_deleted or not self.is_involved)
+        return view is not None and view.dropped and (self.history.is_deleted or not self.is_involved)
+
+    def droppers(self) -> list[str]:
+        """The sites that have dropped the resource: see `has_dropped`."""
+        found = []
+        for site, view in self.peers.items():  # every step asks for them
+            if view.dropped and self.has_dropped(site):
+                found.append(site)
+        return found
 
     def _has_left(self, site: str) -> bool:
         """Whether a site that left knows that it left, and all its operations are known here; or it is gone for good.
@@ -270,12 +298,23 @@ class Replica:
     def is_behind(self, peer: str) -> bool:
         """Whether a peer is not known to have all operations and replies. A deletion must also be done there before it
         can be forgotten here; a peer that has not said so is asked again."""
-        view = self.peer(peer)
-        if self.is_deleted and self.is_involved and not covers(view.settled, self.history.known):
+        view, history = self.peer(peer), self.history
+        if view.is_unknown or not (view.known == history.known or covers(view.known, history.known)):
+            return True
+        if history.is_deleted and self.is_involved and not covers(view.settled, history.known):
             return True
         # A source sends all that this site has.
         replies = self.replies_for(peer) if view.source == self.site else self.owed_to(peer)
-        return view.is_behind(self.history.known, replies)
+        return not covers(view.known_replies, replies)
+
+    def peers_behind(self) -> set[str]:
+        """Those of `targets` that may lack something, or have other contents."""
+        found = set()
+        for peer in self.targets():
+            view = self.peer(peer)
+            if view.differs or view.refused or self.is_behind(peer):
+                found.add(peer)
+        return found
 
     def owes(self, peer: str) -> bool:
         """Whether a peer is not known to have something that it must get from this very site."""
@@ -325,17 +364,23 @@ class Replica:
     def awaits(self, site: str) -> bool:
         """Whether another site of the list is not known to have settled everything, or its last replies are missing."""
         view = self.peer(site)
-        if view.is_unknown or not covers(view.settled, self.history.known):
+        known = self.history.known
+        if view.is_unknown or not (view.settled == known or covers(view.settled, known)):
             return not self.has_dropped(site)
-        return any(n > self.replies.known.get(one, 0) for one, n in view.known_replies.items() if one.site == site)
+        for one, n in view.known_replies.items():  # noqa: SIM110 - every step asks this for each site
+            if one.site == site and n > self.replies.known.get(one, 0):
+                return True
+        return False
 
     @property
     def is_at_work(self) -> bool:
         """Whether there is something to do that waits for no other site."""
         slot, applied = self.slot, self.applied
-        if slot.running or slot.is_retrying or self.drafts or self.inbox.waiting or applied.unknown:
+        if slot.running or self.drafts or self.inbox.waiting or self.duties.unsent:
             return True
-        return bool(self.outbox.has_deferred or self.duties.unsent or not applied.is_settled)
+        return applied.settled != self.history.known or bool(
+            self.outbox.has_deferred or slot.is_retrying or applied.unknown
+        )
 
     @property
     def is_synced(self) -> bool:
@@ -406,11 +451,11 @@ class Replica:
 
     def note_ready(self) -> None:
         """This site has nothing against forgetting the resource. It may still add to the log."""
-        self._ready_at = dict(self.history.known)
+        self._ready_at, self.has_promised = dict(self.history.known), True
 
     def note_closed(self) -> None:
         """This site adds nothing to the log as it is now. The caller saves that (ledger.py)."""
-        self._closed_at = dict(self.history.known)
+        self._closed_at, self.has_promised = dict(self.history.known), True
 
     def outlive(self, before: "Replica") -> None:
         """Take over what is not in the store from the state that a fault ended: a run that is under way goes on, and

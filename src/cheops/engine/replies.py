@@ -7,7 +7,7 @@ it, or it has the checkpoint that holds the effect. If this cannot be known, the
 status of the site.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ class Replies:
         # By site, the reply that says most about an operation: its own before that of a replay.
         self._by_site: dict[str, dict[OpId, Reply]] = {}
         # Those of `_by_site` that say KO or UNKNOWN: few, and looked at in every step.
-        self._troubles: dict[tuple[OpId, str], Reply] = {}
+        self.troubles: dict[tuple[OpId, str], Reply] = {}
         # Up to here every reply was taken. There are no gaps: callers of `take` keep the order.
         self.known: dict[Origin, int] = {}
         self._repeated: set[int] = set()  # numbers of own replies to operations that had one before
@@ -64,10 +64,6 @@ class Replies:
         """The operations that a site has replied to."""
         return self._by_site.get(site, {}).keys()
 
-    def troubles(self) -> Mapping[tuple[OpId, str], Reply]:
-        """Those of them that say KO or UNKNOWN."""
-        return self._troubles
-
     def of_origin(self, origin: Origin) -> list[Reply]:
         """In the order of their numbers."""
         replies = self._by_origin.get(origin, {})
@@ -83,11 +79,15 @@ class Replies:
     def beyond(self, known: Vector) -> Iterator[Reply]:
         """The replies that a site with this knowledge is missing, in the order in which it must get them."""
         for origin, last in self.known.items():
+            missing = range(known.get(origin, 0) + 1, last + 1)
+            if not missing:
+                continue
             replies = self._by_origin.get(origin, {})
             # Mostly few are missing, of many: only these are looked at. Or few are left, of many that were dropped.
-            missing = range(known.get(origin, 0) + 1, last + 1)
             numbers = missing if len(missing) < len(replies) else sorted(n for n in replies if n in missing)
-            yield from (replies[n] for n in numbers if n in replies)
+            for n in numbers:
+                if n in replies:
+                    yield replies[n]
 
     def take(self, reply: Reply) -> list[Reply]:
         """Add a reply; return those that it replaces. The reply of a replay lists all that is applied, so earlier
@@ -140,9 +140,9 @@ class Replies:
             return
         of_site[id_] = reply
         if reply.status in _TROUBLES:
-            self._troubles[id_, site] = reply
+            self.troubles[id_, site] = reply
         else:
-            self._troubles.pop((id_, site), None)
+            self.troubles.pop((id_, site), None)
 
     def skip_to(self, floor: Vector) -> None:
         """Other sites have dropped the replies up to here, so they will never arrive."""
@@ -154,7 +154,7 @@ class Replies:
         for of_site in self._by_site.values():
             for id_ in ids & of_site.keys():
                 del of_site[id_]
-        self._troubles = {key: reply for key, reply in self._troubles.items() if key[0] not in ids}
+        self.troubles = {key: reply for key, reply in self.troubles.items() if key[0] not in ids}
 
     def drop(self, is_pointless: Callable[[Reply], bool]) -> list[Reply]:
         """Drop replies and return them. `known` stays: they are not to be sent again."""
@@ -175,6 +175,13 @@ class _Client:
         default_factory=dict
     )  # the last status of each site that was reported to the client
     has_effect: bool = True  # whether its operation has one; or had, when a checkpoint took its place
+
+    def is_done(self, sites: Iterable[str]) -> bool:
+        """Whether nothing more is reported of these sites."""
+        for site in sites:  # noqa: SIM110 - every step asks this for each client
+            if self.reported.get(site) not in _FINAL:
+                return False
+        return True
 
 
 class WaitingClients:
@@ -224,7 +231,7 @@ class WaitingClients:
                     client.reported[site] = status
                     reply = replica.replies.get(id_, site)
                     out.others.append(_answer(replica.resource, client.request, Stage.SITE, id_, site, status, reply))
-            if all(client.reported.get(site) in _FINAL for site in replica.sites):
+            if client.is_done(replica.sites):
                 del self._by_op[id_]
 
 

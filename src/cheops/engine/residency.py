@@ -25,6 +25,7 @@ class Residency:
         self._limits = limits
         self.replicas: dict[str, Replica] = {}  # in memory
         self.active: set[str] = set()  # with something left to do or to send
+        self._steady: set[str] = set()  # those of them where only an event or the time changes anything (steadiness.py)
         self.parked: dict[str, set[str]] = {}  # those that wait, and for which sites; they may be unloaded
         self.backlog: dict[str, None] = {}  # to be loaded, some with each tick
         self._loading: dict[str, list[Event]] = {}  # being loaded, with the events that wait
@@ -73,14 +74,29 @@ class Residency:
 
     # -- waiting for others --------------------------------------------------------------------------------
 
-    def place(self, replica: Replica, *, at_work: bool, behind: set[str], up: AbstractSet[str]) -> None:
+    def place(self, replica: Replica, *, at_work: bool, behind: set[str], up: AbstractSet[str], steady: bool) -> None:
         """At the end of a step: whether the resource has something to do, or waits for the sites that are behind."""
-        self.active.discard(replica.resource)
-        self.parked.pop(replica.resource, None)
+        resource = replica.resource
+        self.active.discard(resource)
+        self._steady.discard(resource)
+        self.parked.pop(resource, None)
         if at_work or not behind.isdisjoint(up):
-            self.active.add(replica.resource)
+            self.active.add(resource)
+            if steady:
+                self._steady.add(resource)
         elif behind:  # nothing can be done until one of them is up
-            self.parked[replica.resource] = behind
+            self.parked[resource] = behind
+
+    def is_steady(self, replica: Replica) -> bool:
+        """Whether nothing has happened to an active resource since a step after which only the time changes it."""
+        return replica.resource in self._steady
+
+    def unsettle(self, resource: str | None = None) -> None:
+        """Something happens to a resource; or to the mesh, which concerns all."""
+        if resource is None:
+            self._steady.clear()
+        else:
+            self._steady.discard(resource)
 
     def unpark(self, sites: AbstractSet[str]) -> None:
         """Activate the resources that could only wait for one of these sites."""
@@ -128,6 +144,7 @@ class Residency:
         """The resource is neither in memory nor wanted there any more."""
         self._forget_time(resource)
         self.active.discard(resource)
+        self._steady.discard(resource)
         for queue in (self.parked, self.backlog):
             queue.pop(resource, None)
         return self.replicas.pop(resource, None)

@@ -39,8 +39,6 @@ def _sealed(replica: Replica) -> dict[Origin, int]:
 
     A seal counts once it is stable itself: only then does every site reject late operations because of it.
     """
-    if not replica.history.seals:
-        return {}
     stable = _stable(replica)
     newest = latest([op for op in replica.history.seals if contains(stable, op.id)])
     return common([stable, newest.seal.stable]) if newest and newest.seal else {}
@@ -66,7 +64,7 @@ def lacks_seal(replica: Replica) -> bool:
 def is_deleted(replica: Replica) -> bool:
     """Whether this site has deleted a resource, and nothing has happened since, or is in doubt."""
     applied = replica.applied
-    if not replica.is_deleted:  # the usual case
+    if not replica.history.is_deleted:  # the usual case
         return False
     if replica.drafts or not replica.is_involved or not applied.is_settled or applied.starts_over:
         return False
@@ -86,12 +84,9 @@ def fullness(replica: Replica) -> str | None:
 
 def seal_due(replica: Replica) -> Vector | None:
     """What this site should seal now, or None if a seal would let nothing be forgotten."""
-    history, wants_checkpoint = replica.history, replica.applied.wants_seal
-    # At rest fewer are worth a seal: otherwise a short log would keep them for ever.
-    enough = max(1, replica.limits.seal_after // _AT_REST_PART) if replica.is_resting else replica.limits.seal_after
-    # A cheap test first: this runs at the end of every step.
-    if len(history.fates) < enough and not wants_checkpoint:
+    if not may_need_seal(replica):  # a cheap test first: this runs at the end of every step
         return None
+    history, wants_checkpoint = replica.history, replica.applied.wants_seal
     # Every site may see that a seal is due; without a rule all of them would ask for statements at the same time.
     if replica.site != min(replica.sites, default=""):
         return None
@@ -103,15 +98,32 @@ def seal_due(replica: Replica) -> Vector | None:
         return None  # what it lets the sites forget would be counted again
     if wants_checkpoint and covers(stable, history.known):
         return stable
-    return stable if len(history.forgettable(stable)) >= enough else None
+    return stable if len(history.forgettable(stable)) >= _worth_seal(replica) else None
 
 
-def prune(replica: Replica, out: Effects) -> None:
-    """Forget what has no effect any more, is settled everywhere and sealed, with the replies to it."""
+def may_need_seal(replica: Replica) -> bool:
+    """Whether a seal may be due, as far as a look at the counts tells."""
+    fates = replica.history.fates  # mostly there are none
+    return replica.applied.wants_seal or (bool(fates) and len(fates) >= _worth_seal(replica))
+
+
+def _worth_seal(replica: Replica) -> int:
+    """How many operations a seal must let the sites forget. At rest fewer are worth one: otherwise a short log would
+    keep them for ever."""
+    most = replica.limits.seal_after
+    return max(1, most // _AT_REST_PART) if replica.is_resting else most
+
+
+def prune(replica: Replica, out: Effects) -> bool:
+    """Forget what has no effect any more, is settled everywhere and sealed, with the replies to it; whether there was
+    something."""
+    if not replica.history.seals:  # the usual case
+        return False
     sealed = _sealed(replica)
     gone = replica.history.prune(sealed) if sealed else []
     if gone:
         _forget(replica, gone, out)
+    return bool(gone)
 
 
 def fold(replica: Replica, write: Command, out: Effects) -> None:

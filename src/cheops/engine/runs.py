@@ -6,10 +6,9 @@ the operations whose effect the application holds, and what is wrong with them.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import overload
 
 from cheops.engine.documents import Base
 from cheops.engine.settings import Limits, RetryTimer
@@ -60,6 +59,11 @@ class RunSlot:
     def is_retrying(self) -> bool:
         return self._retry.is_backing_off
 
+    @property
+    def has_waited(self) -> bool:
+        """Whether a run was put off at some time, and may still be."""
+        return self._retry.is_set
+
     def begin(self, running: Running) -> None:
         self.running = running
 
@@ -99,39 +103,26 @@ class RunSlot:
         self._read.back_off(now_ms)
 
 
-class DraftQueue(Sequence[Operation]):
-    """Operations of this site without a verdict, in the order of their numbers. They get it in that order."""
+class DraftQueue(list[Operation]):
+    """Operations of this site without a verdict, in the order of their numbers. They get it in that order.
+
+    A list, because each step asks many times whether there is one. It is changed by `append`, `load` and `pop_first`.
+    """
 
     def __init__(self) -> None:
-        self._drafts: list[Operation] = []
+        super().__init__()
         # Drafts that ran out of turn and failed: their verdict waits until the UNKNOWN draft before them has one.
         self._failed_early: set[OpId] = set()
         # Drafts of which an attempt may have had an effect. While one is not done, the document `Started` stays.
         self._in_doubt: set[OpId] = set()
 
-    @overload
-    def __getitem__(self, place: int) -> Operation: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Operation]: ...
-    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
-        return self._drafts[place]
-
-    def __len__(self) -> int:
-        return len(self._drafts)
-
-    def __iter__(self) -> Iterator[Operation]:  # that of a sequence takes several times as long
-        return iter(self._drafts)
-
-    def append(self, draft: Operation) -> None:
-        self._drafts.append(draft)
-
     def load(self, drafts: Iterable[Operation]) -> None:
-        self._drafts = sorted(drafts, key=lambda draft: draft.seq)
+        self[:] = sorted(drafts, key=lambda draft: draft.seq)
 
     def pop_first(self) -> Operation:
         """The first draft, which gets its verdict now."""
-        self._in_doubt.discard(self._drafts[0].id)
-        return self._drafts.pop(0)
+        self._in_doubt.discard(self[0].id)
+        return self.pop(0)
 
     def postpone_verdict(self, draft: Operation) -> None:
         self._failed_early.add(draft.id)
@@ -144,7 +135,7 @@ class DraftQueue(Sequence[Operation]):
 
     def end_wiped_doubts(self, wiped: tuple[str, ...]) -> None:
         """What an attempt may have done to these keys is gone."""
-        for draft in self._drafts if self._in_doubt else ():
+        for draft in self if self._in_doubt else ():
             if is_wiped(wiped, draft.key):
                 self._in_doubt.discard(draft.id)
 
@@ -377,7 +368,9 @@ class AppliedState:
 
     def settle(self) -> None:
         """Nothing that is known is left to run here."""
-        self.settled, self.wants_seal = dict(self._history.known), False
+        self.wants_seal = False
+        if self.settled != self._history.known:
+            self.settled = dict(self._history.known)
 
     def request_seal(self) -> None:
         self.wants_seal = True

@@ -24,8 +24,11 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     """Start the next run, if there is one and nothing prevents it."""
     if not replica.slot.is_free(now_ms):
         return
-    if not replica.is_involved and replica.history.site_list:
+    if replica.site not in replica.history.site_list and replica.history.site_list:
         _leave(replica, out, now_ms)
+        return
+    if has_run_all(replica):
+        _rest(replica, out, now_ms)
         return
     _supersede_drafts(replica, out)
     applied = replica.applied
@@ -42,10 +45,20 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         decide(replica, Verdict.OK, "", out)  # there is nothing to run
         advance(replica, out, now_ms)
     elif draft := _next_draft(replica):
-        step = replace(_step(draft), again=may_have_run(replica, draft.id))
+        step = _step(draft, again=may_have_run(replica, draft.id))
         _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (step,), out)
     else:
         _settle(replica, out, now_ms)
+
+
+def has_run_all(replica: Replica) -> bool:
+    """Whether there is no draft, and the application holds just what is effective: the usual case, without a plan."""
+    applied = replica.applied
+    if replica.drafts or applied.agreed != len(applied.entries) or applied.agreed != len(replica.history.effective):
+        return False
+    if applied.failed or applied.troubled or applied.dirty or replica.type.logic:
+        return False
+    return not applied.needs_start and (applied.base is None or applied.base_applied)
 
 
 def _next_plan(replica: Replica, out: Effects) -> Plan:
@@ -57,12 +70,19 @@ def _next_plan(replica: Replica, out: Effects) -> Plan:
     return wanted
 
 
+def _rest(replica: Replica, out: Effects, now_ms: int) -> None:
+    """All has run, in its order."""
+    if replica.applied.order_not_enforced:
+        replica.applied.note_order(not_enforced=False)
+    _settle(replica, out, now_ms)
+
+
 def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     applied = replica.applied
-    if applied.unknown or not replica.is_involved:
+    if applied.unknown or replica.site not in replica.history.site_list:
         return
     applied.settle()
-    if retention.is_deleted(replica):
+    if replica.history.is_deleted and retention.is_deleted(replica):
         if retention.all_settled(replica) and not retention.is_sealed(replica):
             applied.request_seal()  # without it, the resource could not be dropped
         return
@@ -131,11 +151,11 @@ def _may_run(replica: Replica, wanted: Plan) -> bool:
 
 def _next_draft(replica: Replica) -> Operation | None:
     """The first draft; while something is UNKNOWN, the first draft that replaces it and all drafts before itself."""
-    in_doubt = [unknown.key for unknown in replica.applied.all_unknown]
     if not replica.drafts:
         return None
-    if not in_doubt:
+    if replica.applied.unknown is None:
         return replica.drafts[0]
+    in_doubt = [unknown.key for unknown in replica.applied.all_unknown]
     for place, draft in enumerate(replica.drafts):
         if replica.applied.is_unknown(draft.id) or not replica.drafts.may_run_early(draft):
             continue
@@ -301,8 +321,8 @@ def _dirty_after_crash(replica: Replica, running: Running) -> tuple[str, ...]:
     return replica.matrix.wiped_by(running.plan.run[0].key)
 
 
-def _step(op: Operation) -> Step:
-    return Step(op.id, op.payload, of_base=op.kind is Kind.FORCE)
+def _step(op: Operation, *, again: bool = False) -> Step:
+    return Step(op.id, op.payload, of_base=op.kind is Kind.FORCE, again=again)
 
 
 def _handle_failure(replica: Replica, op: Operation, out: Effects) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from cheops.log.operation import Command, Operation
 from cheops.log.policy import Policy
 
@@ -125,42 +127,40 @@ class RoundTrips:
         return int(_TRIPS * self._smoothed_ms.get(peer, 0))
 
 
-class RetryTimer:
+class RetryTimer(Struct, eq=False, gc=False):  # a struct, because a replica has very many of them
     """When something may be tried again: delays that double up to a limit, measured in the `now_ms` of `step`.
 
     The engine does not use `cheops.backoff`: it must not draw random numbers, or the simulator could not play a history
     again from its seed. Jitter is not needed here, because the ticks of different agents are not aligned.
     """
 
-    __slots__ = ("_at_ms", "_delay_ms", "_first_ms", "_longest_ms")
-
-    def __init__(self, first_ms: int, longest_ms: int) -> None:
-        self._first_ms = first_ms
-        self._longest_ms = longest_ms
-        self._at_ms = 0  # due from this time on
-        self._delay_ms = 0  # the last delay; 0: no attempt has failed since the last success
+    first_ms: int
+    _longest_ms: int
+    _at_ms: int = 0  # due from this time on
+    _delay_ms: int = 0  # the last delay; 0: no attempt has failed since the last success
 
     def is_due(self, now_ms: int) -> bool:
         # A time further away than any delay means that the wall clock was set back: do not wait for it to catch up.
         return not 0 < self._at_ms - now_ms <= self._longest_ms
 
     @property
-    def is_backing_off(self) -> bool:
-        return self._delay_ms > 0
+    def is_set(self) -> bool:
+        """Whether it may not be due."""
+        return self._at_ms > 0
 
     @property
-    def first_ms(self) -> int:
-        return self._first_ms
+    def is_backing_off(self) -> bool:
+        return self._delay_ms > 0
 
     def back_off(self, now_ms: int, at_least: int = 1) -> None:
         """An attempt begins, or failed: the next one is due after twice the last delay, or after at least so many times
         the first one."""
-        self._delay_ms = min(max(at_least * self._first_ms, self._delay_ms * 2), self._longest_ms)
+        self._delay_ms = min(max(at_least * self.first_ms, self._delay_ms * 2), self._longest_ms)
         self._at_ms = now_ms + self._delay_ms
 
     def wait_first(self, now_ms: int, at_least_ms: int = 0) -> None:
         """Not due before the first delay has passed; a longer wait that is under way stays."""
-        delay_ms = min(max(self._first_ms, at_least_ms), self._longest_ms)
+        delay_ms = min(max(self.first_ms, at_least_ms), self._longest_ms)
         self._at_ms = max(self._at_ms, now_ms + delay_ms)
 
     def wait_longest(self, now_ms: int) -> None:

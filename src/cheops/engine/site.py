@@ -19,9 +19,10 @@ from cheops.engine import (
     scheduler,
     snapshot,
     statements,
+    steadiness,
     tombstones,
 )
-from cheops.engine.admission import NO_RULES, refusal
+from cheops.engine.admission import refusal
 from cheops.engine.documents import NO_DROPS, Document, Message, Report, SiteClock, key_of
 from cheops.engine.draft import accept
 from cheops.engine.events import (
@@ -60,7 +61,7 @@ from cheops.engine.replica import RemovedSites, Replica
 from cheops.engine.residency import Residency
 from cheops.engine.settings import RetryTimer, RoundTrips, Settings
 from cheops.log.causality import Clock
-from cheops.log.matrix import Matrix
+from cheops.log.matrix import NO_RULES, Matrix
 from cheops.log.operation import Command, Kind, Operation, Origin, Status
 
 _OF_A_RESOURCE = (Submitted, Ran, Resolved, Retried, Verified, Queried, ClientLeft)
@@ -135,11 +136,12 @@ class Site:
         self.up[event.peer] = event.incarnation
         if self._stores.meet(event.peer, event.incarnation, out):
             out.others.append(Enumerate(event.peer))  # its store is new and may be empty; or it has missed something
+        self._residency.unsettle()
         for replica in self.replicas.values():
             replica.forget_incarnation(event.peer, event.incarnation)
         self._residency.unpark({event.peer})
         for replica in list(self._residency.active_replicas()):
-            if event.peer in set(replica.targets()):
+            if replica.is_target(event.peer):
                 replica.peer(event.peer).probe_now()
                 attend = partial(catch_up.attend, replica, event.peer, self.up, now_ms=self._now_ms)
                 out.merge(self._guarded(replica, attend))
@@ -147,6 +149,7 @@ class Site:
     def _on_peer_down(self, event: PeerDown, out: Effects) -> None:
         del out
         self.up.pop(event.peer, None)
+        self._residency.unsettle()
 
     def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
         self._residency.add_to_backlog(event.resources)
@@ -159,6 +162,7 @@ class Site:
 
     def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone.change(event)
+        self._residency.unsettle()
         self._stores.note_removed(event.sites, out)
         self._residency.unpark(self.gone)
         out.others += [Enumerate(site) for site in sorted(back)]  # added again: they have missed what happened since
@@ -180,19 +184,25 @@ class Site:
         self.assemblies.drop_silent(self._now_ms)
 
     def _work_on(self, replica: Replica, out: Effects) -> None:
-        incarnation.release_stranded(replica, self.up)
-        scheduler.advance(replica, out, self._now_ms)
+        is_steady = self._is_steady(replica)
+        if not is_steady:
+            incarnation.release_stranded(replica, self.up)
+            scheduler.advance(replica, out, self._now_ms)
+        pulls = replica.duties.pulls
         for peer in replica.targets():
             catch_up.attend(replica, peer, self.up, out, self._now_ms)
         replica.outbox.flush_pending()
         hub.pull(replica, self.up, out, self._now_ms)
-        exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
-        self._complete_step(replica, out)
+        if not is_steady:
+            exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
+        if not is_steady or out.others or pulls != replica.duties.pulls or not replica.outbox.is_empty:
+            self._complete_step(replica, out)
+
+    def _is_steady(self, replica: Replica) -> bool:
+        """Whether it is known that a step of an active resource would do nothing."""
+        return self._residency.is_steady(replica) and not steadiness.is_due(replica, self._now_ms)
 
     # -- memory ------------------------------------------------------------------------------------
-
-    def _touch(self, replica: Replica) -> None:
-        self._residency.touch(replica.resource, self._now_ms)
 
     def _unload_idle(self, out: Effects) -> None:
         """Unload resources without recent events. Parked ones stay while there are few: they will be wanted again."""
@@ -200,7 +210,7 @@ class Site:
         for resource, touched_ms in residency.pop_quiet(self._now_ms):
             replica = self.replicas[resource]
             if residency.is_in_use(replica):
-                self._touch(replica)
+                self._residency.touch(replica.resource, self._now_ms)
             elif resource in residency.parked:
                 ledger.save_progress(replica, out)
                 del self.replicas[resource]
@@ -221,8 +231,9 @@ class Site:
 
     def _handle(self, replica: Replica, event: Event, out: Effects) -> None:
         replica = self._in_present_life(replica, event, out)
+        self._residency.unsettle(replica.resource)
         if not isinstance(event, Queried):  # whoever only looks does not keep it from coming to rest
-            self._touch(replica)
+            self._residency.touch(replica.resource, self._now_ms)
         match event:
             case Submitted():
                 self._submit(replica, event, out)
@@ -265,7 +276,7 @@ class Site:
         found = restoration.usable_replica(event, self.incarnations)
         replica = self.replicas[event.resource] = found or self.new_replica(event.resource, event.documents)
         replica.duties.count_reports_from(self._now_ms)
-        self._touch(replica)
+        self._residency.touch(replica.resource, self._now_ms)
         waiting = self._residency.take_waiting(event.resource)
         out.merge(self._guarded(replica, partial(self._load, replica, event), waiting))
         for one in waiting if event.resource in self.replicas else ():
@@ -302,9 +313,10 @@ class Site:
             outcome.after_crash(replica, started, out)
 
     def _begin(self, replica: Replica, out: Effects) -> None:
-        scheduler.advance(replica, out, self._now_ms)
-        self._residency.active.add(replica.resource)
-        self._complete_step(replica, out)
+        if not self._is_steady(replica):  # an event that waited for it may have done the same just now
+            scheduler.advance(replica, out, self._now_ms)
+            self._residency.active.add(replica.resource)
+            self._complete_step(replica, out)
         self._faulty.pop(replica.resource, None)
 
     # -- faults ------------------------------------------------------------------------------------
@@ -351,39 +363,38 @@ class Site:
         """Report to clients, forget, send, and note what is left to do."""
         if replica.clients:
             replica.clients.report_sites(replica, out)  # first: the next line may forget their operations
-        retention.prune(replica, out)
-        self._issue_again(replica, out)
-        self._seal_if_due(replica, out)
-        self._close_if_due(replica, out)
+        has_gone_on = retention.prune(replica, out)
+        if replica.withdrawn:
+            self._issue_again(replica, out)
+        has_gone_on |= self._seal_if_due(replica, out)
+        if replica.history.is_deleted:
+            tombstones.close_if_due(replica, self.up, out, self._now_ms)
+        if replica.has_promised:
+            exchange.ask_for_promises(replica, self.up, out, self._now_ms)
         exchange.send_pending(replica, self.up, out, self._now_ms)
-        hub.pass_on(replica, self.up, out, self._now_ms)
+        if replica.duties.unsent:
+            hub.pass_on(replica, self.up, out, self._now_ms)
         ledger.save_changes(replica, out)
         at_work = replica.is_at_work or hub.is_pulling(replica, self.up)
-        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
-        behind |= statements.unanswered(replica) | set(incarnation.unheard(replica)) | tombstones.unconfirmed(replica)
-        self._residency.place(replica, at_work=at_work, behind=behind, up=self.up.keys())
-        if tombstones.may_drop(replica):
+        behind = steadiness.sites_behind(replica)
+        is_steady = not has_gone_on and steadiness.is_steady(replica)
+        self._residency.place(replica, at_work=at_work, behind=behind, up=self.up.keys(), steady=is_steady)
+        if replica.has_promised and tombstones.may_drop(replica):
             self._drop(replica, out)
             return
         # Unsynced until it is at rest.
         is_parked = replica.resource in self._residency.parked
         health.save(replica, out, self._now_ms, unsynced=at_work or bool(behind), parked=is_parked)
 
-    def _seal_if_due(self, replica: Replica, out: Effects) -> None:
-        """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
+    def _seal_if_due(self, replica: Replica, out: Effects) -> bool:
+        """Submit a seal as an operation of its own, where no client's operation comes that could carry it; whether that
+        was done."""
         statements.ask(replica, self.up, out, self._now_ms)
-        if replica.drafts or replica.slot.running or replica.is_closed or not statements.is_ready(replica):
-            return
+        if replica.drafts or replica.slot.running or not statements.is_ready(replica) or replica.is_closed:
+            return False
         self._accept(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         scheduler.advance(replica, out, self._now_ms)
-
-    def _close_if_due(self, replica: Replica, out: Effects) -> None:
-        """If it is time to forget a deleted resource, add nothing to it any more, and ask the others for the same."""
-        if replica.is_deleted:
-            tombstones.close_if_due(replica, self.up, out, self._now_ms)
-        for peer in sorted(self.up.keys() & tombstones.to_ask(replica)):
-            if replica.peer(peer).may_recall(self._now_ms):
-                exchange.ask(replica, peer, out)
+        return True
 
     def _issue_again(self, replica: Replica, out: Effects) -> None:
         """Submit what was withdrawn and no other site has, once all of them have said what they have."""
@@ -414,10 +425,6 @@ class Site:
             replica.set_type(self.settings.type_named(event.rtype))
         draft, self.clock = accept(replica, event, self.clock, self.matrices, out, self._now_ms)
         return draft
-
-    def _save_clock(self, out: Effects) -> None:
-        document = SiteClock(self.clock)
-        out.documents[key_of(document)] = document
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -459,14 +466,15 @@ class Site:
             self.clock = self.clock.seen(replica.history.latest)
         if len(replica.history.ops) != before:
             self._learn_type(replica)
-            self._save_clock(out)  # after a crash this site's stamps must still be later than those it has seen
+            clock = SiteClock(self.clock)  # after a crash this site's stamps must still be later than those it has seen
+            out.documents[key_of(clock)] = clock
         incarnation.note_earlier_stores(replica, message, out)
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
-        if self._is_current(replica, peer, message):
+        if self._stores.is_current(replica, peer, message):
             replica.take_report(peer, message, report, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
         if tombstones.may_be_same_life(replica, message):
-            hub.take_reports(replica, message, partial(self._is_current, replica), self._now_ms)
+            hub.take_reports(replica, message, partial(self._stores.is_current, replica), self._now_ms)
         hub.note_message(replica, peer, message, had, self.up, self._now_ms)
         for site in set(replica.targets()).difference(met, {peer}):
             replica.peer(site).leave_to_others()
@@ -483,14 +491,6 @@ class Site:
             exchange.send_matrices(replica, peer, matrices, out)
         hub.answer(replica, peer, message, out, self._now_ms)
         catch_up.attend(replica, peer, self.up, out, self._now_ms)
-
-    def _is_current(self, replica: Replica, peer: str, message: Message | Report) -> bool:
-        """Whether a message is of the peer's present store, and of the last generation that was heard of."""
-        sent, heard = Origin(peer, message.incarnation), replica.peers.get(peer)
-        if self._stores.last.get(peer, sent.store) != sent.store:
-            return False
-        before = Origin(peer, heard.incarnation) if heard and heard.incarnation else sent
-        return before.store != sent.store or before.generation <= sent.generation
 
 
 def _resource_of(event: Event) -> str:

@@ -81,6 +81,8 @@ def unanswered(replica: Replica) -> set[str]:
 def is_ready(replica: Replica) -> bool:
     """Whether a seal can be made: all statements are here, and all operations that they count."""
     request, known = replica.seal_request, replica.history.known
+    if not request.origins and not replica.inherited:  # the usual case: nothing was asked for, or withdrawn
+        return False
     # A draft may change the list: then the seal would need the statements of other sites.
     if any(draft.sites is not None or draft.seal for draft in replica.drafts):
         return False
@@ -103,8 +105,10 @@ def _must_repeat(replica: Replica) -> bool:
 
 def seal_for(replica: Replica) -> Seal | None:
     """The seal that the next operation carries, or None."""
+    if not is_ready(replica):
+        return None
     request, root = replica.seal_request, _root(replica)
-    if root is None or not is_ready(replica):
+    if root is None:
         return None
     if _must_repeat(replica):
         return Seal(dict(replica.history.floor), root, (replica.origin,), ())

@@ -71,7 +71,7 @@ _FRESH_MS = 5_000  # what a site said within this time is what it has now
 
 def is_tombstone(replica: Replica) -> bool:
     """Whether nothing is left of a resource but its deletion, at all its sites."""
-    if not retention.is_deleted(replica) or replica.inbox.waiting:
+    if not replica.history.is_deleted or not retention.is_deleted(replica) or replica.inbox.waiting:
         return False
     if replica.proofs or replica.withdrawn:
         return False  # an operator may need them
@@ -110,7 +110,7 @@ def due_ms(replica: Replica) -> int | None:
 
 def doubt(replica: Replica) -> str:
     """Why the resource here should not be there; empty if no other site says so."""
-    if replica.is_deleted or not any(view.dropped for view in replica.peers.values()):
+    if replica.history.is_deleted or not any(view.dropped for view in replica.peers.values()):
         return ""
     dropped = [site for site in replica.sites if (view := replica.peers.get(site)) and view.dropped]
     if not dropped:
@@ -237,7 +237,7 @@ def origin_in(own: Origin, documents: Iterable[Document], drops: Drops) -> Origi
 def gives_way(replica: Replica, message: Message) -> bool:
     """Whether a message is about a later life than that of the log here, and this one is over: this site has promised
     to add nothing to it, or has left it, and there is proof that a site of its list has dropped it."""
-    if not _is_over(replica) or not _is_later(replica, message) or replica.slot.running:
+    if not _is_later(replica, message) or not _is_over(replica) or replica.slot.running:
         return False
     return _is_known_to_be_dropped(replica, message)
 
@@ -262,7 +262,7 @@ def is_undecided(replica: Replica, message: Message, now_ms: int) -> bool:
 
 def _is_over(replica: Replica) -> bool:
     """Whether this site does not go on with the log."""
-    return replica.is_closed or replica.has_left or (_is_dropped_elsewhere(replica) and is_tombstone(replica))
+    return replica.is_closed or replica.has_left or (is_tombstone(replica) and _is_dropped_elsewhere(replica))
 
 
 def _is_fresh(heard_ms: int | None, now_ms: int) -> bool:

@@ -19,7 +19,7 @@ class ContentSums:
         self.floor = dict(floor)
         self._known = dict(floor)
         self._effective = 0
-        self._summary = ""  # empty: to be computed again
+        self.current = ""  # the summary; empty: to be computed again
         # Not counted yet: a resource at one site never compares, and hashing takes longer than all the rest here.
         self._new: list[Operation] = []
         self._changes: list[tuple[Operation, int]] = []  # of what is effective
@@ -27,14 +27,14 @@ class ContentSums:
     def copy(self) -> "ContentSums":
         """Sums of their own, for a history that only tries something."""
         copied = ContentSums(self.floor)
-        copied._known, copied._effective, copied._summary = dict(self._known), self._effective, self._summary
+        copied._known, copied._effective, copied.current = dict(self._known), self._effective, self.current
         copied._new, copied._changes = list(self._new), list(self._changes)
         return copied
 
     def add(self, op: Operation) -> None:
         """An operation above the floor is known now."""
         self._new.append(op)
-        self._summary = ""
+        self.current = ""
         if len(self._new) >= _MOST_UNCOUNTED:  # many may have no effect, and would never be among the changes
             self._count()
 
@@ -62,7 +62,7 @@ class ContentSums:
     def fold(self) -> None:
         """Everything is below the floor, and nothing is effective."""
         self._count()
-        self.floor, self._effective, self._summary = dict(self._known), 0, ""
+        self.floor, self._effective, self.current = dict(self._known), 0, ""
 
     def set_floor(self, origin: Origin, content: int, above: Iterable[Operation]) -> None:
         """Another site forgot this origin's operations, with this sum; the others are above."""
@@ -70,7 +70,7 @@ class ContentSums:
         self.floor[origin] = self._known[origin] = content
         for op in above:
             self.add(op)
-        self._summary = ""
+        self.current = ""
 
     def replace_below(self, old: Operation, new: Operation) -> None:
         _add(self.floor, old, -1)
@@ -78,15 +78,15 @@ class ContentSums:
 
     def summary(self, known: Vector, folded: Vector) -> str:
         """A short text, for `differ`."""
-        if not self._summary:
+        if not self.current:
             self._count()
             numbers = sorted((origin, n, self._known.get(origin, 0)) for origin, n in known.items())
             parts = (numbers, sorted(folded.items()), self._effective)
-            self._summary = ".".join(sha256(repr(part).encode()).hexdigest()[:16] for part in parts)
-        return self._summary
+            self.current = ".".join(sha256(repr(part).encode()).hexdigest()[:16] for part in parts)
+        return self.current
 
     def note_change(self) -> None:
-        self._summary = ""
+        self.current = ""
         if len(self._changes) >= _MOST_UNCOUNTED:
             self._count()
 

@@ -15,13 +15,13 @@ the matrix. If a seal comes after what it orphans, everything is judged again.
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
+from operator import attrgetter
 
-from cheops.log.causality import Vector, contains, covers, joined
+from cheops.log.causality import NOTHING, Vector, contains, covers, joined
 from cheops.log.contents import ContentSums
 from cheops.log.epochs import NO_EPOCH, Epoch, FindMatrix, epoch_after, newest_matrix
-from cheops.log.matrix import Matrix
-from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
+from cheops.log.matrix import NO_RULES
+from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
 from cheops.log.rules import (
     Fate,
     Rule,
@@ -35,6 +35,8 @@ from cheops.log.rules import (
 )
 from cheops.log.seals import excludes, excluding_seal, is_of_one_site, lasting, proving_seals, standing
 
+_stamp = attrgetter("stamp")
+
 
 class History:
     """The operations of one resource that a site knows, and what follows from them."""
@@ -45,15 +47,16 @@ class History:
 
     def _clear(self) -> None:
         # The matrix in force, and the reference that was adopted: that with the greatest stamp of introduction.
-        self.matrix = Matrix()
+        self.matrix = NO_RULES
         self.adopted: MatrixRef | None = None
         # Every operation that is kept, with a verdict. Each is effective, silent, or has a fate.
         self.ops: dict[OpId, Operation] = {}
         # Why an operation has no effect (rule 8). An operation with a fate never becomes effective again, except when
         # another matrix is adopted or a seal removes its superseder.
         self.fates: dict[OpId, Fate] = {}
-        # The effective operations in canonical order (rule 6).
+        # The effective operations in canonical order (rule 6); and whether the only one is a deletion.
         self.effective: list[Operation] = []
+        self.is_deleted = False
         # Everything up to here was taken, per origin without gaps; it may be forgotten since.
         self.known: dict[Origin, int] = {}
         # Up to here, what is not in `ops` was forgotten on purpose. Never beyond `known`.
@@ -91,7 +94,7 @@ class History:
         epochs: Mapping[Stamp, Epoch],
         rejected_matrices: Iterable[Stamp],
         adopted: MatrixRef | None,
-        contents: Mapping[Origin, int] = MappingProxyType({}),
+        contents: Mapping[Origin, int] = NOTHING,
         ops: Iterable[Operation] = (),
     ) -> None:
         """Restore what is left of a history, from the store or a snapshot. The caller then adds the operations that are
@@ -121,7 +124,7 @@ class History:
         self._index(op)
         if op.seal and self._take_seal(op):
             return self._reconsider()
-        if fate := fate_of_orphan(op, self.seals):
+        if self.seals and (fate := fate_of_orphan(op, self.seals)):
             return self._set_aside(op, fate)
         self.rejected_matrices.discard(op.stamp)  # it may have counted as an orphan's until now
         # The list of sites and the matrix do not depend on the application: they count even if the operation failed.
@@ -162,6 +165,7 @@ class History:
         self.effective.insert(place, op)
         self.contents.add_effective(op)
         self._by_key.setdefault(op.key, {})[op.id] = op
+        self.is_deleted = len(self.effective) == 1 and op.kind is Kind.DELETE
         return min(first, place)
 
     def heads(self) -> Iterable[Operation]:
@@ -258,6 +262,7 @@ class History:
         open_ = [op for op in self.ops.values() if op.id not in aside and not self._is_folded(op)]
         result = merged(open_, self.matrix, self._past())
         self.effective = list(result.effective)
+        self.is_deleted = len(self.effective) == 1 and self.effective[0].kind is Kind.DELETE
         self.contents.set_effective(self.effective)
         folded = {op.id: Fate(Rule.FOLDED) for op in self.ops.values() if self._is_folded(op)}
         kept = {id_: fate for id_, fate in settled.items() if id_ in self.ops}
@@ -356,7 +361,7 @@ class History:
             self._note_site_list(op)
             self._note_epoch(op)
         self.adopted = newest_matrix(counted, self.rejected_matrices)
-        self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else Matrix()
+        self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else NO_RULES
         return self._recompute()
 
     def take_lost_root(self) -> bool:
@@ -425,7 +430,7 @@ class History:
         self.contents.fold()
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
         self.epochs = {introduced: Epoch(epoch.past) for introduced, epoch in self.epochs.items()}
-        self.effective, self._by_key, self.orphans = [], {}, {}
+        self.effective, self.is_deleted, self._by_key, self.orphans = [], False, {}, {}
         self._silent = {id_: None for id_ in self._silent if id_ in self.ops}
         self._sealing = {id_: op for id_, op in self._sealing.items() if id_ in self.ops}
         self.seals = standing(self._sealing.values())
@@ -435,7 +440,7 @@ class History:
 
     def summary(self) -> str:
         """What is known, by content. Sites that know the same ids compare it: `contents.differ`."""
-        return self.contents.summary(self.known, self.folded)
+        return self.contents.current or self.contents.summary(self.known, self.folded)
 
     def replace(self, op: Operation) -> int:
         """Put an operation in the place of another one with its id; return the first place of `effective` that
@@ -460,9 +465,8 @@ class History:
     def matrix_introducer(self) -> Operation | None:
         """The operation that introduced the matrix in force. It is never forgotten: when the next matrix comes, this
         one decides what had been superseded before, and it must be in force again after a restart."""
-        self._introducers = [
-            op for op in self._introducers if op.id in self.ops and op.stamp not in self.rejected_matrices
-        ]
+        rejected = self.rejected_matrices
+        self._introducers = [op for op in self._introducers if op.id in self.ops and op.stamp not in rejected]
         return max(self._introducers, key=_stamp, default=None)
 
     def _listing_in(self, stable: Vector) -> Operation | None:
@@ -489,10 +493,6 @@ class History:
 
     def _is_without_effect(self, op: Operation) -> bool:
         return op.is_silent or op.id in self.fates
-
-
-def _stamp(op: Operation) -> Stamp:
-    return op.stamp
 
 
 def _first_difference(before: list[Operation], after: list[Operation]) -> int:

@@ -296,3 +296,6 @@ def _overrides(entries: tuple[Entry, ...]) -> Iterable[tuple[str, str]]:
                 yield (entry.after, entry.before)
             case _:
                 raise MatrixError(f"{entry}: Concurrent goes with keep-order or reverse-order only", entry)
+
+
+NO_RULES = Matrix()  # everything is ordered

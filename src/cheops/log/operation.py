@@ -63,21 +63,17 @@ class Origin(str):
     fastest dictionary keys: the hash is computed once. The incarnation has no slash, so the last one separates.
     """
 
-    __slots__ = ("incarnation", "site")
+    __slots__ = ("incarnation", "site", "store")
     site: str
     incarnation: str
+    store: str  # the incarnation of the store, without the generation
 
     def __new__(cls, site: str, incarnation: str) -> Self:
         if "/" in incarnation:
             raise ValueError(f"an incarnation has no slash: '{incarnation}'")
         self = super().__new__(cls, f"{site}/{incarnation}")
-        self.site, self.incarnation = site, incarnation
+        self.site, self.incarnation, self.store = site, incarnation, store_of(incarnation)
         return self
-
-    @property
-    def store(self) -> str:
-        """The incarnation of the store, without the generation."""
-        return store_of(self.incarnation)
 
     @property
     def generation(self) -> int:
@@ -94,6 +90,11 @@ class Origin(str):
 
     def __repr__(self) -> str:
         return f"Origin({self.site!r}, {self.incarnation!r})"
+
+
+@lru_cache(maxsize=4_096)  # each step asks for that of each site
+def origin_named(site: str, incarnation: str) -> Origin:
+    return Origin(site, incarnation)
 
 
 def store_of(incarnation: str) -> str:
