@@ -187,7 +187,7 @@ class Node:
         self.databases = Databases(self.store, self._readers, self.intake.accept, compare=self.intake.compare)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self.in_store_thread(self.store.recovered))
-        await self.notifier.start(self.pump)
+        await self.notifier.start(self.pump, self.in_store_thread)
         # Only now does anything move.
         self._pumping = loop.create_task(self.pump.run(), name="pump")
         self.serve("channels", self.channels.run())
