@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -141,15 +141,6 @@ class Answers:
                 if timer is not None:
                     timer.cancel()
         return self._arrived.popleft()
-
-    async def until(self, deadline_s: float) -> AsyncIterator[Answer]:
-        """All answers that arrive until this time of the event loop's clock."""
-        while True:
-            try:
-                answer = await self.next(deadline_s)
-            except TimeoutError:
-                return
-            yield answer
 
 
 def _expire(waiter: "asyncio.Future[None]") -> None:
