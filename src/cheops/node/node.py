@@ -390,7 +390,7 @@ class Node:
 
     def now_ms(self) -> int:
         """The time by the clocks of most sites, which stamps are made and judged by."""
-        return int(self.mesh.common_clock.time_ms(now()))
+        return int(self.mesh.common_clock.time_at_ms(time.monotonic() * 1000))
 
     # -- requests ----------------------------------------------------------------------------------------
 
