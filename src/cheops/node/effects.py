@@ -18,7 +18,6 @@ from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
 from cheops.engine.events import Answer, Fault, Notify, Restart, Run, Save, Send
 from cheops.engine.incarnation import OF_INCARNATIONS
 from cheops.log.operation import OpId
-from cheops.peers import reports
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.store.interface import DamagedError
 from cheops.text import printable, shortened
@@ -45,7 +44,8 @@ class EffectExecutor:
         # Without an address nothing can be sent. The engine sends it again when the peer comes up.
         if self._node.address_of(effect.peer):
             self._node.note_interest((effect.peer,))
-            self._node.links.send(effect.peer, reports.signed(effect.message, self._node.name, self._node.sign))
+            signer = self._node.report_signer
+            self._node.links.send(effect.peer, signer.signed(effect.message) if signer else effect.message)
 
     def answer(self, effect: Answer) -> None:
         self._node.pending_requests.deliver(effect)
