@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -96,9 +96,7 @@ async def _exec(node: Node, request: Request) -> Response:
     form = await read_upload(node, request)
     with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
-            wanted = replace(
-                await _operation_request(node, request.path_params["id"], form, pins), by=principal_of(request)
-            )
+            wanted = await _operation_request(node, request, form, pins)
             timeout_s = _timeout(form)
             try:
                 accepted, sites, answers = await execute(node, wanted, timeout_s)
@@ -112,7 +110,7 @@ async def _exec(node: Node, request: Request) -> Response:
     return LineStream(lines, "application/json", headers)
 
 
-async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitStack) -> OperationRequest:
+async def _operation_request(node: Node, request: Request, form: FormData, pins: ExitStack) -> OperationRequest:
     command = _field(form, "command")
     sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     if not command:
@@ -123,7 +121,7 @@ async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitSta
         raise RequestError("the field 'type' is missing: the operation's type, as the matrix names it")
     matrix = await _matrix(form)
     return OperationRequest(
-        id_,
+        request.path_params["id"],
         _field(form, "type"),
         command,
         sites,
@@ -131,6 +129,7 @@ async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitSta
         matrix,
         await keep_files(node, form, pins),
         Kind.FORCE if _field(form, "force").lower() in _TRUE else Kind.NORMAL,
+        by=principal_of(request),
     )
 
 
