@@ -125,9 +125,16 @@ def _totals(agents: dict[tuple[str, str], _Agents]) -> Section:
         f"Processor time of all threads of the three agents, without helper processes and commands; {CLIENTS} clients. "
         "At rest is what they use in as much time without operations. "
         f"Medians of {TURNS} turns of {CLIENTS * OPERATIONS} operations, and of the ratios of each turn. *Before* is "
-        "the checkout in `CHEOPS_BENCH_BASE` (`8fcd3ab`)."
+        f"the checkout in `CHEOPS_BENCH_BASE`{_commit_of(os.environ.get('CHEOPS_BENCH_BASE', ''))}."
     )
     return Section("operation-cost", columns, tuple(rows), about=about)
+
+
+def _commit_of(tree: str) -> str:
+    """Which one it is, if git knows."""
+    argv = ["git", "-C", tree or ".", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+    return f" (`{found}`)" if tree and found else ""
 
 
 def _ratio(one: list[float], other: list[float]) -> str:

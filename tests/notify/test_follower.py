@@ -275,3 +275,85 @@ def test_a_site_far_behind_does_not_make_each_look_search_everything(world: Worl
     world.journal._db.set_trace_callback(reads.append)
     assert world.settle(site1=199, site2=0) == []
     assert not [line for line in reads if "FROM words" in line and "seq = " in line]
+
+
+# -- journalled together -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(world: World) -> World:
+    """A world in which commits wait for each other."""
+    world.followed = JournaledStore(world.store, world.journal, world.follower, delay_s=3600.0)
+    return world
+
+
+def test_commits_wait_for_each_other_and_are_told_in_order_with_their_own_times(patient: World) -> None:
+    times = iter((5, 6, 7))
+    patient.follower.now_ms = lambda: next(times)
+    patient.save(operation(1))
+    patient.save(operation(2), reply(1, OpId(HERE, 2)))
+    patient.save(operation(2))
+    assert (patient.kinds, patient.followed.is_journalled) == ([], False)
+    patient.followed.journal_waiting()
+    assert [(e.kind, e.operation, e.time[-4:-1]) for e in patient.events] == [
+        ("decided", "site1:1", "005"),
+        ("decided", "site1:2", "006"),
+        ("ran", "site1:2", "006"),
+    ]
+    assert patient.followed.is_journalled
+
+
+def test_a_draft_waits_for_nothing_and_takes_along_what_came_before(patient: World) -> None:
+    """After a crash no feed has it."""
+    patient.save(operation(1))
+    patient.save(operation(2, verdict=None))
+    assert patient.kinds == ["decided", "accepted"]
+    patient.save(operation(2))
+    patient.followed.journal_waiting()
+    assert patient.kinds == ["decided", "accepted", "decided"]
+
+
+def test_what_waits_is_told_before_it_is_forgotten(patient: World) -> None:
+    op = operation()
+    patient.save(op)
+    patient.followed.commit([Save((operation(2),), (key_of(op),))])
+    assert [event.operation for event in patient.events] == ["site1:1", "site1:2"]
+
+
+def test_what_waits_is_told_after_a_crash_and_once(patient: World) -> None:
+    patient.save(operation(1))
+    patient.save(operation(3, kind=Kind.SITES, sites=("site1", "site2")))
+    patient.crash()
+    patient.start()
+    patient.save(operation(4))
+    assert [event.operation for event in patient.events if event.kind != "summary"] == ["site1:1", "site1:3", "site1:4"]
+
+
+def test_commits_wait_beside_one_that_must_be_looked_up(patient: World) -> None:
+    patient.save(operation(1, sites=("site1",)))
+    patient.save(operation(2, kind=Kind.SITES, sites=("site1", "site2")))
+    patient.save(operation(3))
+    patient.followed.journal_waiting()
+    patient.save(operation(4))
+    patient.followed.journal_waiting()
+    told = [event.operation for event in patient.events if event.kind != "summary"]
+    assert told == [f"site1:{seq}" for seq in range(1, 5)]
+
+
+def test_no_commit_is_taken_while_what_waits_cannot_be_journalled(patient: World) -> None:
+    patient.followed = JournaledStore(patient.store, patient.journal, patient.follower, delay_s=1e-9)
+    patient.save(operation(1))
+    patient.journal.close()
+    with pytest.raises(StoreError):
+        patient.save(operation(2))
+    assert patient.store.last_seq() == 1
+
+
+def test_a_draft_whose_journal_failed_is_told_once(patient: World) -> None:
+    patient.save(operation(1))
+    broken, patient.journal._is_open = patient.journal._is_open, False
+    with pytest.raises(StoreError):
+        patient.save(operation(2, verdict=None))
+    patient.journal._is_open = broken
+    patient.save(operation(2, verdict=None))
+    assert patient.kinds == ["decided", "accepted"]

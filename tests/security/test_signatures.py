@@ -2,17 +2,19 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from cheops.engine.documents import Message, Started, key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers.couchdb.documents import couch_document, parse_document
+from cheops.peers.reports import ReportSigner
+from cheops.peers.reports import content_of as content_of_report
 from cheops.security import signatures
 from cheops.security.certificates import make_signing_key
 from cheops.security.signatures import (
@@ -329,3 +331,61 @@ def test_a_revision_is_of_the_content_not_of_who_signed_it() -> None:
     document, _ = parse_document(json.loads(bytes(seen.as_couch())))
     assert isinstance(document, Operation)
     assert is_good(document)
+
+
+# -- the reports that follow a commit --------------------------------------------------------------------
+
+SAID = Message("r", "1", known={A: 1}, number=7, for_others=True)
+
+
+def good_report(message: Message, verifier: Verifier) -> bool:
+    report = message.report_of("a")
+    try:
+        verifier.check(content_of_report("r", report), signatures.read(report.signature), SIGNER.public_key)
+    except SignatureError:
+        return False
+    return True
+
+
+def test_reports_are_signed_with_the_documents_of_their_commit_and_checked_once() -> None:
+    calls: list[int] = []
+
+    def sign(bodies: Sequence[bytes]) -> list[str]:
+        calls.append(len(bodies))
+        return SIGNER.sign(bodies)
+
+    signer, store, verifier = ReportSigner("a", OTHER.sign, sign), MemoryStore(), Verifier()
+    store.add_signatures = DocumentSigner(A, signer.sign_documents).signed
+    own, later = reply(), replace(SAID, number=8)
+    signer.expect([SAID, SAID, replace(SAID, for_others=False), later])
+    store.commit([Save((own,))])
+    assert calls == [3], "the reply, and two different reports"
+    verifier.check(content_of(own), signatures.read(own.signature), SIGNER.public_key)
+    assert all(good_report(signer.signed(one), verifier) for one in (SAID, later))
+    assert verifier.checked == 1
+    assert not signer.signed(replace(SAID, for_others=False)).signature
+
+
+def test_a_report_that_no_commit_has_signed_is_signed_by_itself() -> None:
+    signer = ReportSigner("a", SIGNER.sign, OTHER.sign)
+    signer.expect([SAID])  # and the commit fails
+    assert good_report(signer.signed(SAID), Verifier())
+
+
+def test_a_report_is_not_signed_as_it_was_before_the_commit_of_another() -> None:
+    """The key may have changed in between, and nobody takes a signature for another content."""
+    signer = ReportSigner("a", SIGNER.sign, OTHER.sign)
+    signer.expect([SAID])
+    signer.sign_documents([b"a document"])
+    assert not good_report(signer.signed(SAID), Verifier()), "as the commit signed it"
+    assert good_report(signer.signed(replace(SAID, number=9)), Verifier())
+    signer.expect([])
+    assert good_report(signer.signed(SAID), Verifier())
+
+
+def test_a_commit_that_is_repeated_keeps_the_signatures_of_its_reports() -> None:
+    signer, verifier = ReportSigner("a", OTHER.sign, SIGNER.sign), Verifier()
+    signer.expect([SAID])
+    assert len(signer.sign_documents([b"a document"])) == 1
+    signer.sign_documents([b"a document"])
+    assert good_report(signer.signed(SAID), verifier)

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import Scope
 
 from cheops.api import metrics
+from cheops.api.direct_routes import DirectRoutes
 from cheops.api.disk_usage import disk_usage
 from cheops.api.endpoints import BASE, ENDPOINTS, Endpoint
 from cheops.api.forms import form_routes
@@ -33,10 +34,11 @@ from cheops.node.node import Node
 
 def application(node: Node, gateway: Gateway | None = None) -> Starlette:
     own = [*form_routes(node), database_routes(node), *enrollment_routes(node), *_probe_routes(node, gateway)]
+    routes = guarded(node, [*own, sites_only_route(), api_mount(node, gateway)])
     return Starlette(
-        routes=guarded(node, [*own, sites_only_route(), api_mount(node, gateway)]),
+        routes=routes,
         exception_handlers=EXCEPTION_HANDLERS,
-        middleware=[Middleware(Guard, node=node)],
+        middleware=[Middleware(Guard, node=node), Middleware(DirectRoutes, node=node, routes=routes)],
     )
 
 

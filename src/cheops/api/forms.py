@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
+from cheops.api import small_forms
 from cheops.api.line_stream import Line, LineStream
 from cheops.api.permissions import check_sites, check_type, principal_of, require_role
 from cheops.api.submission import (
@@ -72,6 +73,7 @@ MAX_FILE_NAME = 255
 _CONFIG = ("config", "config.json")
 _MOST_DIGITS = 16  # of Content-Length; the limits are far below
 _TRUE = ("1", "true", "yes", "on")
+_as_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for each line
 
 
 def form_routes(node: Node) -> list[Route]:
@@ -94,9 +96,7 @@ async def _exec(node: Node, request: Request) -> Response:
     form = await read_upload(node, request)
     with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
-            wanted = replace(
-                await _operation_request(node, request.path_params["id"], form, pins), by=principal_of(request)
-            )
+            wanted = await _operation_request(node, request, form, pins)
             timeout_s = _timeout(form)
             try:
                 accepted, sites, answers = await execute(node, wanted, timeout_s)
@@ -110,7 +110,7 @@ async def _exec(node: Node, request: Request) -> Response:
     return LineStream(lines, "application/json", headers)
 
 
-async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitStack) -> OperationRequest:
+async def _operation_request(node: Node, request: Request, form: FormData, pins: ExitStack) -> OperationRequest:
     command = _field(form, "command")
     sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     if not command:
@@ -121,7 +121,7 @@ async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitSta
         raise RequestError("the field 'type' is missing: the operation's type, as the matrix names it")
     matrix = await _matrix(form)
     return OperationRequest(
-        id_,
+        request.path_params["id"],
         _field(form, "type"),
         command,
         sites,
@@ -129,6 +129,7 @@ async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitSta
         matrix,
         await keep_files(node, form, pins),
         Kind.FORCE if _field(form, "force").lower() in _TRUE else Kind.NORMAL,
+        by=principal_of(request),
     )
 
 
@@ -219,7 +220,7 @@ def _line(wanted: OperationRequest, sites: tuple[str, ...], answer: Answer) -> b
         "ExecutionTime": datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z"),
         "Type": "REPLY",
     }
-    return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
+    return _as_json(reply).encode() + b"\n"
 
 
 def _default_text(answer: Answer) -> str:
@@ -356,8 +357,14 @@ async def read_form(request: Request, most_bytes: int, spool: Spool | None = Non
         raise RequestError(f"expected a form (multipart/form-data), found '{printable(shortened(content))}'")
     is_plain = content.startswith("application/x-www-form-urlencoded")
     most_bytes = min(most_bytes, MAX_PLAIN_FORM_BYTES) if is_plain else most_bytes
-    limited = Request(request.scope, _limited(request.receive, most_bytes, spool.room if spool else None))
+    receive = _limited(request.receive, most_bytes, spool.room if spool else None)
     try:
+        first = await receive()
+        if not first.get("more_body") and first["type"] == "http.request":
+            fields = small_forms.fields_of(content, first.get("body", b""), MAX_FIELDS)
+            if fields is not None:
+                return FormData(fields)
+        limited = Request(request.scope, _continued(first, receive))
         if is_plain:
             return await limited.form(max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
         parser = _FormParser(
@@ -373,6 +380,20 @@ async def read_form(request: Request, most_bytes: int, spool: Spool | None = Non
         raise
     except Exception as error:  # Starlette's and the parser's own, which are not one family
         raise RequestError(f"the form cannot be read: {getattr(error, 'message', error)}") from error
+
+
+def _continued(first: Message, receive: Receive) -> Receive:
+    """A message that was received already, and what comes after it."""
+    is_first = True
+
+    async def receive_continued() -> Message:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            return first
+        return await receive()
+
+    return receive_continued
 
 
 def _limited(receive: Receive, most_bytes: int, room: Reservation | None) -> Receive:

@@ -25,6 +25,7 @@ from cheops.api.models import from_json
 from cheops.api.models.site import Problem
 from cheops.api.permissions import ForbiddenError, check_change, check_sites, may_forward, principal_of
 from cheops.api.views import operations as views
+from cheops.bounded import BoundedMap
 from cheops.config.site import DEFAULT_TYPE
 from cheops.engine.admission import policy_violation
 from cheops.engine.events import Answer, Stage, Submitted
@@ -43,7 +44,7 @@ from cheops.peers.streams import Write
 from cheops.plugins import scope_functions
 from cheops.scope.parser import parse
 from cheops.scope.route import One, Replicas, resolve
-from cheops.scope.snapshot import SiteInfo
+from cheops.scope.snapshot import SiteInfo, Snapshot
 from cheops.security.principal import NOBODY, Principal, Reach
 from cheops.security.principal import Kind as ClientKind
 from cheops.security.refusals import AGAINST_POLICY
@@ -112,6 +113,30 @@ def check_names(resource: str, type_: str = "-") -> None:
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
 
+class _ResolvedSites:
+    """The sites that scopes have named, as long as a site knows the same of the mesh: for up to a second. Clients send
+    the same few scopes over and over."""
+
+    def __init__(self) -> None:
+        self._known: Snapshot | None = None
+        self._sites: BoundedMap[str, tuple[str, ...]] = BoundedMap(_MOST_RESOLVED)
+
+    def get(self, text: str, known: Snapshot) -> tuple[str, ...] | None:
+        return self._sites.get(text) if self._known is known else None
+
+    def put(self, text: str, known: Snapshot, sites: tuple[str, ...]) -> tuple[str, ...]:
+        if self._known is not known:
+            self._known = known
+            self._sites.clear()
+        if len(text) <= _MOST_RESOLVED_CHARACTERS:
+            self._sites[text] = sites
+        return sites
+
+
+_MOST_RESOLVED, _MOST_RESOLVED_CHARACTERS = 100, 1_000
+_resolved = _ResolvedSites()
+
+
 def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
     """The sites that a bare scope names; raises ScopeError, or CheopsError if no command can run there. Sites in `also`
     are accepted even if they were removed from the mesh: a client must be able to take them off the list of a resource.
@@ -119,13 +144,15 @@ def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, .
     known = node.snapshot()
     lost = {name: SiteInfo(name) for name in also if name not in known.sites}
     known = replace(known, sites={**known.sites, **lost}) if lost else known
+    if (sites := _resolved.get(text, known)) is not None:
+        return sites
     route = resolve(parse(text, scope_functions()), None, known, scope_functions())
     match route:
         case One():
-            return tuple(route.sites)
+            return _resolved.put(text, known, tuple(route.sites))
         case Replicas():
             route.check_level()
-            return tuple(route.sites)
+            return _resolved.put(text, known, tuple(route.sites))
     raise RequestError(
         f"'{shortened(text)}' does not name fixed sites: a command needs one site, or several joined by '&'"
     )
@@ -246,7 +273,11 @@ async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
 
 async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncGenerator[Answer, None]:
     with stack:
-        async for answer in answers.until(deadline_s):
+        while True:
+            try:
+                answer = await answers.next(deadline_s)
+            except TimeoutError:
+                return
             yield answer
 
 

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,7 +18,6 @@ from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
 from cheops.engine.events import Answer, Fault, Notify, Restart, Run, Save, Send
 from cheops.engine.incarnation import OF_INCARNATIONS
 from cheops.log.operation import OpId
-from cheops.peers import reports
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.store.interface import DamagedError
 from cheops.text import printable, shortened
@@ -45,7 +44,8 @@ class EffectExecutor:
         # Without an address nothing can be sent. The engine sends it again when the peer comes up.
         if self._node.address_of(effect.peer):
             self._node.note_interest((effect.peer,))
-            self._node.links.send(effect.peer, reports.signed(effect.message, self._node.name, self._node.sign))
+            signer = self._node.report_signer
+            self._node.links.send(effect.peer, signer.signed(effect.message) if signer else effect.message)
 
     def answer(self, effect: Answer) -> None:
         self._node.pending_requests.deliver(effect)
@@ -141,15 +141,6 @@ class Answers:
                 if timer is not None:
                     timer.cancel()
         return self._arrived.popleft()
-
-    async def until(self, deadline_s: float) -> AsyncIterator[Answer]:
-        """All answers that arrive until this time of the event loop's clock."""
-        while True:
-            try:
-                answer = await self.next(deadline_s)
-            except TimeoutError:
-                return
-            yield answer
 
 
 def _expire(waiter: "asyncio.Future[None]") -> None:

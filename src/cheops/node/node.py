@@ -60,7 +60,7 @@ from cheops.peers.probes import PeerEvent
 from cheops.peers.proofs import proofs_of
 from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
-from cheops.peers.site_keys import RotatingSigner, SiteKeys, start_signing
+from cheops.peers.site_keys import SiteKeys, report_signer, start_signing
 from cheops.peers.watermark import KEPT_NOTE, Watermarks
 from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
@@ -107,7 +107,7 @@ class Node:
         self.keyring = keyring_of(config, self.refusals)
         self.site_keys: SiteKeys | None = None
         self.verifier: DocumentVerifier | None = None
-        self.sign = RotatingSigner(self.keyring) if self.keyring else None
+        self.report_signer = report_signer(self.name, self.keyring)
         # The local application, and what operations bring along for it.
         make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
         self.files = FileStore(config.data / FILES, room)
@@ -150,7 +150,7 @@ class Node:
     async def _start_parts(self) -> None:
         loop = asyncio.get_running_loop()
         # Before anything is loaded or committed: what this site commits is signed, and journalled.
-        await self.in_store_thread(start_signing, self.store, self.name, self.keyring)
+        await self.in_store_thread(start_signing, self.store, self.name, self.keyring, self.report_signer)
         self.store = await self.in_store_thread(self.notifier.journal_commits, self.store)
         saved_tokens = await self.in_store_thread(self.store.note, tokens.NOTE)
         self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), partial(self._save_durably, tokens.NOTE))
@@ -179,7 +179,8 @@ class Node:
         self.alarms.restore(await self.in_store_thread(self.store.note, alarms.NOTE))
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
-        self.pump = Pump(site, self.store, EffectExecutor(self), self._writer, self.now_ms)
+        before_commit = self.report_signer.expect if self.report_signer else None
+        self.pump = Pump(site, self.store, EffectExecutor(self), self._writer, self.now_ms, before_commit)
         self.damaged_documents = DamagedDocuments(self, self.in_store_thread, self._start_job)
         self.intake = DocumentIntake(
             self.pump, self.verifier, self._check_capacity, self.refusal_log, self.backends.resource_problem
@@ -187,7 +188,7 @@ class Node:
         self.databases = Databases(self.store, self._readers, self.intake.accept, compare=self.intake.compare)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self.in_store_thread(self.store.recovered))
-        await self.notifier.start(self.pump)
+        await self.notifier.start(self.pump, self.in_store_thread)
         # Only now does anything move.
         self._pumping = loop.create_task(self.pump.run(), name="pump")
         self.serve("channels", self.channels.run())
@@ -390,7 +391,7 @@ class Node:
 
     def now_ms(self) -> int:
         """The time by the clocks of most sites, which stamps are made and judged by."""
-        return int(self.mesh.common_clock.time_ms(now()))
+        return int(self.mesh.common_clock.time_at_ms(time.monotonic() * 1000))
 
     # -- requests ----------------------------------------------------------------------------------------
 

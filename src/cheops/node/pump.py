@@ -16,12 +16,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from cheops.backoff import Backoff
-from cheops.engine.documents import key_of
+from cheops.engine.documents import Message, key_of
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -84,9 +84,16 @@ def wall_ms() -> int:
 class Pump:
     """Belongs to one event loop; `thread` runs one call at a time, and is the only one that commits."""
 
-    def __init__(
-        self, site: Site, store: Store, handler: EffectHandler, thread: StoreThread, now_ms: Callable[[], int] = wall_ms
+    def __init__(  # noqa: PLR0913, PLR0917 - what it drives, and what drives it
+        self,
+        site: Site,
+        store: Store,
+        handler: EffectHandler,
+        thread: StoreThread,
+        now_ms: Callable[[], int] = wall_ms,
+        before_commit: Callable[[Sequence[Message]], None] | None = None,
     ) -> None:
+        """`before_commit` gets the messages that are sent after a commit; none if nothing is committed."""
         self.site = site
         self.trouble: str | None = None  # why the store cannot commit at the moment
         self.commits = 0  # since the start
@@ -94,6 +101,7 @@ class Pump:
         self._handler = handler
         self._thread = thread
         self._now_ms = now_ms
+        self._before_commit = before_commit
         self._queue: deque[list[Effect]] = deque()
         self._posted = 0  # steps with effects, since the start
         self._done = 0  # those whose effects are carried out
@@ -165,6 +173,8 @@ class Pump:
 
     async def _carry_out(self, steps: list[list[Effect]]) -> None:
         saves = _saves(steps)
+        if self._before_commit is not None:
+            self._before_commit(_messages(steps) if saves else ())
         if saves:  # first of all: nothing may leave this site that a crash could still take back
             try:
                 last_seq = await self._commit(saves)
@@ -310,6 +320,10 @@ class Pump:
 
 def _saves(steps: Iterable[Iterable[Effect]]) -> list[Save]:
     return [effect for effects in steps for effect in effects if isinstance(effect, Save)]
+
+
+def _messages(steps: Iterable[Iterable[Effect]]) -> list[Message]:
+    return [effect.message for effects in steps for effect in effects if isinstance(effect, Send)]
 
 
 def _unstorable(saves: Iterable[Save]) -> dict[str, Exception]:

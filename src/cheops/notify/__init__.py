@@ -12,7 +12,7 @@ finished it.
 
     notifier = Notifier(config, runner)
     store = notifier.journal_commits(store)    # from now on each commit is journalled
-    await notifier.start(pump)
+    await notifier.start(pump, in_store_thread)
     page = await notifier.feed.read(notifier.feed.end, wait_s=30)
 
 This package imports the engine and the store, and runs commands by `backends.command`; it knows no other site.

@@ -1,14 +1,17 @@
 """From the store's feed to the journal: every decided operation and every reply becomes an event, once. A draft, which
 is in no feed, becomes one when it is committed.
 
-`JournaledStore` wraps the engine's store. Each commit is journalled at once, in the same thread, so that the store can
-forget nothing before the journal has it. If the journal cannot be written, the commit fails and is retried as a whole,
-which is harmless. What a crash leaves between the two is journalled at the next start.
+`JournaledStore` wraps the engine's store. Commits are journalled in the same thread, those of a moment in one
+transaction: at once if a commit has a draft, which no feed would show after a crash, and before the store forgets
+anything. If the journal cannot be written, the commit fails, or the next one, and is retried as a whole, which is
+harmless. What a crash leaves between the two is journalled at the next start.
 """
 
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,17 +24,26 @@ from cheops.notify.event import Event, SiteResult, cut
 from cheops.notify.journal import Journal, put_meta
 from cheops.notify.summaries import PendingSummaries
 from cheops.store.codec import id_of, is_shared
-from cheops.store.interface import Store
+from cheops.store.interface import Store, StoreError
 
 _PAGE = 500
 _REMEMBERED = 500  # operations whose types are known without reading the store: replies come soon after them
 _FORGETTABLE = ("op", "reply", "ledger")
+_MOST_WAITING = 100  # commits that are not journalled
 # Decided without effect: no other site runs the operation, so its summary is complete at once.
 _RUN_NOWHERE_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}
 
 
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class Commit(NamedTuple):
+    """A commit of the store: its documents, the feed's last number after it, and when it was."""
+
+    documents: Sequence[Document]
+    last_seq: int
+    at_ms: int
 
 
 class Follower:
@@ -50,7 +62,7 @@ class Follower:
         self.summaries = PendingSummaries(journal, self.origin) if with_summaries else None
         self._store = store
         self._journal = journal
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._about: BoundedMap[tuple[str, OpId], About] = BoundedMap(_REMEMBERED)
         self._begin()
 
@@ -73,30 +85,44 @@ class Follower:
     def followed(self) -> int:
         return self._followed
 
-    def follow(self, documents: Iterable[Document] = (), last_seq: int | None = None) -> None:
-        """Journal what is new in the feed. If `documents` hold all of it up to `last_seq`, the store is not read."""
-        kept = {key_of(document): document for document in documents if _is_followed(document)}
-        at_hand = {key: document for key, document in kept.items() if is_shared(document)}
-        if last_seq is not None and _are_all_new(at_hand.values(), last_seq - self._followed):
-            if kept:
-                self._take_all(kept.values(), last_seq)
-            return
-        if drafts := [document for key, document in kept.items() if key not in at_hand]:
-            self._take_all(drafts, self._followed)
+    def follow(self, commits: Iterable[Commit] = ()) -> None:
+        """Journal these commits, in one transaction as far as they hold all that is new in the feed; without any, what
+        the feed has."""
+        new: list[tuple[Document | None, int]] = []
+        seq = self._followed
+        for commit in commits:
+            kept = {key_of(document): document for document in commit.documents if _is_followed(document)}
+            shared = {key: document for key, document in kept.items() if is_shared(document)}
+            if _are_all_new(shared.values(), commit.last_seq - seq):
+                new += [(document, commit.at_ms) for document in kept.values()]
+                seq = commit.last_seq
+                continue
+            drafts = [(document, commit.at_ms) for key, document in kept.items() if key not in shared]
+            self._take_all([*new, *drafts], seq)
+            self._read_feed(shared, commit.at_ms)
+            new, seq = [], self._followed
+        self._take_all(new, seq)
+        if not commits:
+            self._read_feed({}, self.now_ms())
+
+    def _read_feed(self, at_hand: Mapping[Key, Document], at_ms: int) -> None:
         while changes := self._store.changes(self._followed, _PAGE):
             missing = [change.key for change in changes if change.key not in at_hand]
             read = self._store.read(missing) if missing else {}
-            new = [at_hand.get(change.key) or read.get(change.key) for change in changes]
+            new = [(at_hand.get(change.key) or read.get(change.key), at_ms) for change in changes]
             self._take_all(new, changes[-1].seq)
 
-    def _take_all(self, documents: Iterable[Document | None], seq: int) -> None:
-        """All or none, up to this number of the feed."""
-        unknown, at_ms = set(self._unknown), self._now_ms()
+    def _take_all(self, documents: Collection[tuple[Document | None, int]], seq: int) -> None:
+        """All or none, up to this number of the feed; each with its time."""
+        if not documents:
+            return
+        unknown = set(self._unknown)
         try:
             with self._journal.writing() as db:
-                events = [event for document in documents for event in self._events_of(db, document, at_ms)]
+                events = [event for document, at_ms in documents for event in self._events_of(db, document, at_ms)]
                 self._journal.append_within(db, events)
-                put_meta(db, "followed", seq)
+                if seq != self._followed:  # drafts have no number
+                    put_meta(db, "followed", seq)
         except BaseException:
             self._unknown = unknown  # the transaction is rolled back, so the copy in memory must be, too
             raise
@@ -222,13 +248,21 @@ def _forgotten(saves: Sequence[Save]) -> list[Key]:
     return list(keys)
 
 
-class JournaledStore:
-    """A store whose commits are journalled (see `cheops.store.interface.Store`)."""
+def _has_draft(documents: Iterable[Document]) -> bool:
+    return any(isinstance(document, Operation) and document.verdict is None for document in documents)
 
-    def __init__(self, store: Store, journal: Journal, follower: Follower) -> None:
+
+class JournaledStore:
+    """A store whose commits are journalled (see `cheops.store.interface.Store`), at most `delay_s` later where more
+    commits come, or somebody calls `journal_waiting`."""
+
+    def __init__(self, store: Store, journal: Journal, follower: Follower, delay_s: float = 0.0) -> None:
         self._store = store
         self._journal = journal
         self._follower = follower
+        self._delay_s = delay_s
+        self._waiting: list[Commit] = []  # that are not journalled
+        self._journal_by_s = 0.0
         self.incarnation = store.incarnation
         self.begin_incarnation = store.begin_incarnation
         self.load = store.load
@@ -263,16 +297,40 @@ class JournaledStore:
     def damaged(self) -> Mapping[str, frozenset[str]]:
         return self._store.damaged
 
+    @property
+    def is_journalled(self) -> bool:
+        """Whether the journal has all commits. May be read in any thread."""
+        return not self._waiting
+
     def commit(self, saves: Sequence[Save]) -> int:
         forgotten = _forgotten(saves)
+        if forgotten or (self._waiting and time.monotonic() >= self._journal_by_s):
+            self.journal_waiting()
         if forgotten:
             self._journal.sync()  # a power cut must not take events that cannot be derived again
         last_seq = self._store.commit(saves)
-        self._follower.follow((document for save in saves for document in save.documents), last_seq)
+        documents = [document for save in saves for document in save.documents]
+        if not self._waiting:
+            self._journal_by_s = time.monotonic() + self._delay_s
+        self._waiting.append(Commit(documents, last_seq, self._follower.now_ms()))
+        if forgotten or not self._delay_s or len(self._waiting) >= _MOST_WAITING or _has_draft(documents):
+            try:
+                self.journal_waiting()
+            except BaseException:
+                self._waiting.pop()  # it is committed again
+                raise
         if forgotten:
             self._follower.forget(forgotten)
         return last_seq
 
+    def journal_waiting(self) -> None:
+        """Journal the commits that wait for it; in the thread that commits. Raises StoreError."""
+        if self._waiting:
+            self._follower.follow(self._waiting)
+            self._waiting = []
+
     def close(self) -> None:
+        with suppress(StoreError):  # the next start does it
+            self.journal_waiting()
         self._store.close()
         self._journal.close()

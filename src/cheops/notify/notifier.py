@@ -2,17 +2,18 @@
 
 notifier = Notifier(config, runner)
 store = notifier.journal_commits(store)  # blocks; from now on each commit is journalled
-await notifier.start(pump)
+await notifier.start(pump, in_store_thread)
 notifier.committed(saves, last_seq)      # after each commit, in the event loop
 notifier.report(effect)                  # what the engine noticed
 notifier.report_peer(event)              # a site went up or down
+await notifier.journalled()              # the journal has all that is committed, if it can be written
 await notifier.stop()                    # the journal itself is closed with the store
 """
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,12 +32,17 @@ from cheops.notify.follower import Follower, JournaledStore
 from cheops.notify.journal import Journal
 from cheops.notify.observer import Engine, EngineObserver
 from cheops.notify.senders import CommandSender, MailSender, Sender, WebhookSender, webhook_session
-from cheops.store.interface import Store
+from cheops.store.interface import Store, StoreError
 
 FILE = "notify.db"
 FOLDER = "notify"
+_EXAMINED = (Operation, Reply)  # a tuple, because `|` would make a new object in every check
+# The commits of so long are journalled together: a transaction each would cost more than the events themselves.
+_JOURNAL_WITHIN_S = 0.05
+_READERS_WAIT_S = 1.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+InStoreThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,10 @@ class Notifier:
         self._deliveries: list[Delivery] = []
         self._http: aiohttp.ClientSession | None = None
         self._observer: EngineObserver | None = None
+        self._in_store_thread: InStoreThread | None = None
+        self._committed: dict[str, None] = {}  # resources with commits that the observer does not know of yet
+        self._committed_seq = 0  # up to this number of the feed
+        self._journal_timer: asyncio.TimerHandle | None = None
         self._gone: dict[str, int] = {}  # targets that are no longer configured, and their undelivered events
 
     # -- starting and stopping -------------------------------------------------------------------------------
@@ -76,9 +86,11 @@ class Notifier:
         except BaseException:
             self.journal.close()
             raise
-        return JournaledStore(store, self.journal, self._follower)
+        self._store = JournaledStore(store, self.journal, self._follower, _JOURNAL_WITHIN_S)
+        return self._store
 
-    async def start(self, engine: Engine) -> None:
+    async def start(self, engine: Engine, in_store_thread: InStoreThread) -> None:
+        self._in_store_thread = in_store_thread
         for name, count in self._gone.items():
             _log.warning("notify %s: not configured any more; %d events were not delivered", name, count)
         self.feed = Feed(self.journal, self._in_thread)
@@ -93,6 +105,8 @@ class Notifier:
 
     async def stop(self) -> None:
         """Stop the deliveries; undelivered events are delivered after the next start."""
+        if self._journal_timer is not None:
+            self._journal_timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,16 +134,51 @@ class Notifier:
     # -- input -----------------------------------------------------------------------------------------------
 
     def committed(self, saves: Sequence[Save], last_seq: int) -> None:
-        """These are durable, and in the journal."""
-        resources = {
-            document.resource
-            for save in saves
-            for document in save.documents
-            if isinstance(document, Operation | Reply)
-        }
-        if resources and self._observer:
-            self._observer.mark(resources, last_seq)
-            self.feed.announce()
+        """These are durable. The observer examines them once they are in the journal, too."""
+        resources = [
+            document.resource for save in saves for document in save.documents if isinstance(document, _EXAMINED)
+        ]
+        if not resources or not self._observer:
+            return
+        self._committed |= dict.fromkeys(resources)
+        self._committed_seq = last_seq
+        if self._store.is_journalled:
+            self._announce(self._observer)
+        elif self._journal_timer is None:
+            self._await_journal()
+
+    def _announce(self, observer: EngineObserver) -> None:
+        if self._committed:
+            committed, self._committed = self._committed, {}
+            observer.mark(committed, self._committed_seq)
+        self.feed.announce()
+
+    def _await_journal(self) -> None:
+        """Mostly another commit comes in time, and takes along what waits."""
+        loop = asyncio.get_running_loop()
+        self._journal_timer = loop.call_later(2 * _JOURNAL_WITHIN_S, self._end_wait)
+
+    def _end_wait(self) -> None:
+        self._journal_timer = None
+        self._journalling = asyncio.get_running_loop().create_task(self._journal_waiting())
+
+    async def _journal_waiting(self) -> None:
+        try:
+            if not self._store.is_journalled and self._in_store_thread is not None:
+                await self._in_store_thread(self._store.journal_waiting)
+        except StoreError as error:
+            _log.warning("events wait to be written: %s", error)
+            if self._journal_timer is None:
+                self._await_journal()
+        else:
+            if self._observer:
+                self._announce(self._observer)
+
+    async def journalled(self) -> None:
+        """Journal what waits: readers must see what they have caused. A disk that does not respond, or has no space,
+        must not keep them from the events before."""
+        if not self._store.is_journalled:
+            await asyncio.wait({asyncio.ensure_future(self._journal_waiting())}, timeout=_READERS_WAIT_S)
 
     def report(self, notice: Notify) -> None:
         if self._observer:

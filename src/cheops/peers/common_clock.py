@@ -62,4 +62,8 @@ class CommonClock:
         self.offset_ms = majority_offset_ms(offsets_ms)
 
     def time_ms(self, now: Now) -> float:
-        return now.mono_ms + self._basis_ms + self.correction_ms
+        return self.time_at_ms(now.mono_ms)
+
+    def time_at_ms(self, mono_ms: float) -> float:
+        """The time at a moment of the clock that never jumps."""
+        return mono_ms + self._basis_ms + (self.correction_ms if self.offset_ms else 0.0)

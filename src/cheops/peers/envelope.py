@@ -104,11 +104,16 @@ _WORDS = (
 )
 
 
+# A copy of it takes half the time in which a new one reads the words.
+_small_stream = zlib.compressobj(1, zlib.DEFLATED, _SMALL_WINDOW, _SMALL_MEMORY, zdict=_WORDS)
+
+
 def compressed(body: bytes) -> bytes:
     """A body in a shorter form, which `unpack` reads as well."""
-    is_small = len(body) <= _SMALL_BYTES
-    window, memory = (_SMALL_WINDOW, _SMALL_MEMORY) if is_small else (_LARGE_WINDOW, _LARGE_MEMORY)
-    stream = zlib.compressobj(1, zlib.DEFLATED, window, memory, zdict=_WORDS)
+    if len(body) <= _SMALL_BYTES:
+        stream = _small_stream.copy()
+    else:
+        stream = zlib.compressobj(1, zlib.DEFLATED, _LARGE_WINDOW, _LARGE_MEMORY, zdict=_WORDS)
     return stream.compress(body) + stream.flush()
 
 

@@ -165,8 +165,8 @@ class Outbox:
         while self._control and size < most_bytes:
             frames.append(self._control.popleft())
             size += len(frames[-1])
-        for priority, ready in zip(Priority, self._ready, strict=True):
-            is_paced = priority is not Priority.HEARTBEAT
+        for priority, ready in enumerate(self._ready):
+            is_paced = priority != Priority.HEARTBEAT
             while ready and size < most_bytes and (not is_paced or paced < room_bytes):
                 number = next(iter(ready))
                 body = self._bodies[number]

@@ -64,8 +64,11 @@ FORMS: Mapping[RequestKind, RequestForm] = {
 }
 
 
+_PRIORITIES: dict[str, Priority] = {kind: form.priority for kind, form in FORMS.items()}
+
+
 def priority_of(kind: str) -> Priority:
-    return FORMS[RequestKind(kind)].priority if kind in FORMS else Priority.NORMAL
+    return _PRIORITIES.get(kind, Priority.NORMAL)
 
 
 @dataclass(frozen=True, slots=True)

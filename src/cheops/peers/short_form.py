@@ -119,9 +119,10 @@ def without_short(message: Message) -> Message:
 def _values(vector: Vector, places: Mapping[Origin, int]) -> list[int]:
     if not vector:
         return []
-    values = [0] * (1 + max(places[origin] for origin in vector))
-    for origin, number in vector.items():
-        values[places[origin]] = number + 1
+    found = [places[origin] for origin in vector]
+    values = [0] * (1 + max(found))
+    for place, number in zip(found, vector.values(), strict=True):
+        values[place] = number + 1
     return values
 
 

@@ -21,6 +21,7 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.operation import Origin
 from cheops.peers.channel_pool import ChannelPool
 from cheops.peers.client import decode_json
+from cheops.peers.reports import ReportSigner
 from cheops.peers.requests import RequestKind
 from cheops.security.signatures import Signer, key_id
 from cheops.security.signatures import read as read_signature
@@ -219,23 +220,28 @@ class SiteKeys:
 # -- this site's own signatures ----------------------------------------------------------------------------
 
 
-def start_signing(store: Store, site: str, keyring: "Keyring | None") -> None:
+def start_signing(store: Store, site: str, keyring: "Keyring | None", signer: ReportSigner | None) -> None:
     """Have the store sign everything that it commits. Blocks; comes before anything is loaded."""
     signed = store.note(_SIGNED_NOTE)
-    if keyring is None:
+    if keyring is None or signer is None:
         if signed is not None:
             store.put_note(_SIGNED_NOTE, None)  # what is committed from now on is not signed
         return
-    signer = DocumentSigner(Origin(site, store.incarnation), RotatingSigner(keyring))
+    documents = DocumentSigner(Origin(site, store.incarnation), signer.sign_documents)
     assert isinstance(store, SQLiteStore)  # noqa: S101 - the only one that outlives its process
-    store.add_signatures = signer.signed
+    store.add_signatures = documents.signed
     key = key_id(keyring.identity.signing_key)
     if signed is None or signed.get("key") != key:
         # After a change of keys too: other sites refuse what the old key signed after its certificate was ended, and
         # this site has accepted operations of its clients until it got the new one.
-        if count := sign_stored_documents(store, signer, lambda text: read_signature(text).key_id == key):
+        if count := sign_stored_documents(store, documents, lambda text: read_signature(text).key_id == key):
             _log.info("signed %d documents from before %s had its current key", count, site)
         store.put_note(_SIGNED_NOTE, {"key": key})
+
+
+def report_signer(site: str, keyring: "Keyring | None") -> ReportSigner | None:
+    """What signs for a site; None without security. Each thread has its own copy of the key."""
+    return ReportSigner(site, RotatingSigner(keyring), RotatingSigner(keyring)) if keyring else None
 
 
 class RotatingSigner:

@@ -33,6 +33,7 @@ _HEAD_BYTES = _KEY_ID_BYTES + _SIGNATURE_BYTES
 _LEFT, _RIGHT = b"\x00", b"\x01"  # the side of the neighbour
 _MOST_ROOTS = 4_096  # remembered
 _MOST_NODES = 1_024  # remembered
+_MOST_READ = 256  # remembered: each is read where its key is looked up, and where it is checked
 
 Sign = Callable[[Sequence[bytes]], Sequence[str]]
 
@@ -56,6 +57,7 @@ def key_id(public_key: bytes) -> str:
     return sha256(public_key).hexdigest()[: 2 * _KEY_ID_BYTES]
 
 
+@lru_cache(maxsize=_MOST_READ)
 def read(text: str) -> Signature:
     """The parts of a signature; raises SignatureError if it is malformed."""
     if not text:

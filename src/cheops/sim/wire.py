@@ -18,10 +18,11 @@ from cheops.engine.documents import Message
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, Reply
 from cheops.log.policy import may_have_taken
-from cheops.peers import links, reports
+from cheops.peers import links
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.intake import DocumentVerifier
 from cheops.peers.origin_tables import OriginTables
+from cheops.peers.reports import ReportSigner
 from cheops.security.certificates import Identity
 from cheops.security.refusals import RefusalLog
 from cheops.security.signatures import Signer
@@ -115,7 +116,7 @@ class Wire:
 
     def with_report(self, sender: str, message: Message) -> Message:
         """A message that its receiver can pass on, if the sender wants that."""
-        return reports.signed(message, sender, _signer(sender).sign)
+        return ReportSigner(sender, _signer(sender).sign, _signer(sender).sign).signed(message)
 
     def unpack(self, receiver: Node, sender: str, body: bytes) -> list[Message]:
         """The messages in a body, without what the receiver refuses; raises CheopsError if it refuses all of it."""

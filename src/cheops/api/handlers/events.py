@@ -37,12 +37,12 @@ _COMMENT_S = 15.0  # of silence before a comment shows that the connection still
 
 @handles(STREAM_EVENTS)
 async def stream_events(request: ApiRequest[StreamParameters]) -> Response:
-    return _stream(request, None)
+    return await _stream(request, None)
 
 
 @handles(STREAM_RESOURCE_EVENTS)
 async def stream_resource_events(request: ApiRequest[StreamParameters]) -> Response:
-    return _stream(request, request.id)
+    return await _stream(request, request.id)
 
 
 @handles(LIST_CHANGES)
@@ -58,17 +58,20 @@ async def list_resource_changes(request: ApiRequest[ChangesParameters]) -> Chang
 @handles(LIST_NOTIFICATIONS)
 async def list_notifications(request: ApiRequest) -> Notifications:
     node = request.node
+    await node.notifier.journalled()
     return Notifications(site=node.name, targets=notification_targets(node))
 
 
 async def _changes(request: ApiRequest[ChangesParameters], resource: str | None) -> Changes:
     node, wanted = request.node, request.parameters
+    await node.notifier.journalled()
     page = await node.notifier.feed.read(_position(node, wanted.since), wanted.limit, resource, wanted.wait)
     return Changes(events=tuple(_visible(node, page, request.principal)), last=str(page.last), reset=page.reset)
 
 
-def _stream(request: ApiRequest[StreamParameters], resource: str | None) -> Response:
+async def _stream(request: ApiRequest[StreamParameters], resource: str | None) -> Response:
     node, wanted = request.node, request.parameters
+    await node.notifier.journalled()
     since = _position(node, wanted.last_event_id or wanted.last)
     # Proxies must neither store the stream nor hold it back.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
