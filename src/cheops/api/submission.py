@@ -8,7 +8,7 @@ sends the request to a site that is involved if this one is not: at most one hop
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from secrets import token_hex
@@ -76,8 +76,7 @@ class NotInvolvedError(CheopsError):
         self.sites = sites
 
 
-@dataclass(frozen=True, slots=True)
-class OperationRequest:
+class OperationRequest(msgspec.Struct, frozen=True):
     """An operation that a client wants to submit."""
 
     resource: str

@@ -1,9 +1,10 @@
 """A site: all its resources, its peers, its clock. `step` handles one event and returns effects."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from cheops.engine import (
     catch_up,

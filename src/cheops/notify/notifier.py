@@ -14,9 +14,10 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from cheops.backends.command.runner import CommandRunner
 from cheops.config.notify import CommandConfig, MailConfig, TargetConfig, WebhookConfig
@@ -40,8 +41,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class NotifierStatus:
+class NotifierStatus(Struct, frozen=True):
     """The state of notifications, for the operator."""
 
     last: int  # the number of the newest event
