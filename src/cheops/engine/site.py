@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from cheops.engine import (
     catch_up,
     contents,
@@ -407,8 +405,8 @@ class Site:
         replica.clients.add(draft.id, event.request, replica)
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site, resource=event.resource))
         if draft.verdict is not None:
-            decided = Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
-            out.others.append(replace(decided, resource=event.resource))
+            decided = (event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
+            out.others.append(Answer(*decided, resource=event.resource))
 
     def _accept(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         if not replica.history.ops and not replica.drafts:
