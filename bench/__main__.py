@@ -9,7 +9,22 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench import agent, fastpath, flows, gateway, health, joins, loading, merge, operation, scale, scope, security, ui
+from bench import (
+    agent,
+    fastpath,
+    flows,
+    gateway,
+    health,
+    joins,
+    loading,
+    memory,
+    merge,
+    operation,
+    scale,
+    scope,
+    security,
+    ui,
+)
 from bench.report import Section, write
 
 SUITES: dict[str, Callable[[], Iterable[Section]]] = {
@@ -23,6 +38,7 @@ SUITES: dict[str, Callable[[], Iterable[Section]]] = {
     "security": security.run,
     "health": health.run,
     "loading": loading.run,
+    "memory": memory.run,
     "joins": joins.run,
     "scale": scale.run,
     "ui": ui.run,

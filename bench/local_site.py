@@ -9,11 +9,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from cheops.engine.documents import Document, Key, Ledger, key_of
 from cheops.engine.events import (

@@ -12,9 +12,10 @@ as YAML, which includes it; tabs as indentation are harmless between braces.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from cheops.log.matrix import Entry, Matrix, MatrixError, Result, result_named
 from cheops.scope.names import name_problem, normal
@@ -29,8 +30,7 @@ _RESERVED_MARKS = ("!", "*")
 _Row: TypeAlias = tuple[Value, Entry]  # an entry, and its position in the file
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixFile:
+class MatrixFile(Struct, frozen=True):
     """The content of a file: the matrix, and the types that it lists or, without a list, those that it mentions."""
 
     matrix: Matrix

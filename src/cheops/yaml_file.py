@@ -10,11 +10,11 @@ keep the spelling of the file, so that a site called `no` or `1` is not read as 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 import yaml
+from msgspec import Struct
 
 from cheops.errors import ClientError
 from cheops.scope.names import normal
@@ -33,8 +33,7 @@ class YamlFileError(ClientError):
     """A file cannot be read, or its content is not as expected; the text starts with file and line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A value in a YAML file, with its path (`sites.site1.rtt_ms`)."""
 
     source: str

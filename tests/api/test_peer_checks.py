@@ -1,8 +1,7 @@
 """What `cheops check` says of sites that reach each other one way, or not at all."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cheops.api.models.site import Check
 from cheops.api.peer_checks import arrivals

@@ -6,7 +6,7 @@ from typing import Any
 from typer.main import get_command
 
 from cheops.cli.commands import COMMANDS, LazyGroup
-from cheops.cli.main import app
+from cheops.cli.tree import app
 
 COMMON = frozenset(("--url", "--token-file", "--output", "-o", "--help", "-h"))
 

@@ -52,10 +52,10 @@ def test_a_submission_is_refused_with_the_reason() -> None:
 
     new = Submitted("r", "x", "inc", Command("inc 1"))
     assert refused(new) == "name the sites of the resource"
-    assert refused(replace(new, kind=Kind.SITES, sites=("a",))) == "no such resource is known here"
-    assert refused(replace(new, sites=("b", "c"))) == "this site, a, is not involved; the resource is at b, c"
-    assert refused(replace(new, sites=("a", "b"))) == ""
-    assert refused(replace(new, sites=("a", "c"))) == "1 operations are waiting already; try again later"
+    assert refused(structs.replace(new, kind=Kind.SITES, sites=("a",))) == "no such resource is known here"
+    assert refused(structs.replace(new, sites=("b", "c"))) == "this site, a, is not involved; the resource is at b, c"
+    assert refused(structs.replace(new, sites=("a", "b"))) == ""
+    assert refused(structs.replace(new, sites=("a", "c"))) == "1 operations are waiting already; try again later"
 
 
 def test_exec_cannot_move_a_resource_by_accident() -> None:

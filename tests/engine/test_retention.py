@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from cheops.engine import tombstones
 from cheops.engine.events import ClientLeft, Outcome, Queried, Run, SitesRemoved
@@ -139,7 +140,9 @@ def test_a_state_that_was_cut_is_no_checkpoint() -> None:
 
     def cut(name: str, run: Run) -> tuple[Outcome, ...]:
         outcomes = true(name, run)
-        return tuple(replace(outcome, cut=True) for outcome in outcomes) if run.steps[0].op is None else outcomes
+        return (
+            tuple(structs.replace(outcome, cut=True) for outcome in outcomes) if run.steps[0].op is None else outcomes
+        )
 
     lab.execute = cut  # type: ignore[method-assign]
     for _ in range(12):
@@ -159,7 +162,7 @@ def test_nobody_says_that_a_site_ran_what_it_skipped() -> None:
     def cut_at_b(name: str, run: Run) -> tuple[Outcome, ...]:
         outcomes = true(name, run)
         is_cut = name == "b" and run.steps[0].op is None
-        return tuple(replace(outcome, cut=True) for outcome in outcomes) if is_cut else outcomes
+        return tuple(structs.replace(outcome, cut=True) for outcome in outcomes) if is_cut else outcomes
 
     lab.execute = cut_at_b  # type: ignore[method-assign]
     for _ in range(12):

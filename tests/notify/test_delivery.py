@@ -16,7 +16,9 @@ from cheops.notify.delivery import Delivery
 from cheops.notify.event import Event, SiteResult
 from cheops.notify.feed import Feed
 from cheops.notify.journal import Journal
-from cheops.notify.senders import CommandSender, DeliveryError, MailSender, Sender, WebhookSender, webhook_session
+from cheops.notify.mail import MailSender
+from cheops.notify.senders import CommandSender, DeliveryError, Sender
+from cheops.notify.webhook import WebhookSender, webhook_session
 from tests.notify.mail_server import MailServer
 from tests.notify.receiver import Receiver, status
 

@@ -10,7 +10,8 @@ import pytest
 from cheops.config.address import Address
 from cheops.config.notify import EventKind, MailConfig
 from cheops.notify.event import Event
-from cheops.notify.senders import DeliveryError, MailSender
+from cheops.notify.mail import MailSender
+from cheops.notify.senders import DeliveryError
 from tests.notify.mail_server import MailServer
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")

@@ -2,9 +2,12 @@
 
 import pytest
 from hypothesis import example, given
+from hypothesis import strategies as st
 
-from cheops.scope import At, Duration, Scope, parse
+from cheops.scope import BUILTIN, At, Duration, Scope, parse
+from cheops.scope.grammar import parse_by_grammar
 from cheops.scope.names import read_name, write_name
+from cheops.scope.parser import plain, scan
 from tests.scope.strategies import durations, names, scopes
 
 
@@ -50,6 +53,46 @@ def test_every_spelling_has_one_canonical_text(spellings: list[str], canonical: 
 
 def test_a_quoted_name_may_hold_anything_visible() -> None:
     assert parse(r'"Saint-Malo (2) & \"Brest\" \\ {x}"').bindings[0].location == At(r'Saint-Malo (2) & "Brest" \ {x}')
+
+
+_PIECES = (
+    "a",
+    "b1",
+    "DC 1",
+    "10ms",
+    "é",
+    "&",
+    " & ",
+    "%",
+    "+",
+    ";",
+    ":",
+    ",",
+    " ",
+    "\t",
+    "\n",
+    "{",
+    "}",
+    "-x",
+    ".",
+    "(",
+    '"q"',
+)
+
+
+@given(st.lists(st.sampled_from(_PIECES), min_size=1, max_size=9).map("".join))
+@example("{a: b & c, d: e ; f}")
+@example("{a: b, a: c}")
+@example("{a}")
+def test_what_is_read_without_the_grammar_is_what_the_grammar_says(text: str) -> None:
+    if scope := plain(text):
+        scan(text)
+        assert scope == parse_by_grammar(text, BUILTIN)
+
+
+def test_a_plain_scope_needs_no_grammar() -> None:
+    assert plain("{compute: site1, image: site2 & DC 1 ; x}") == parse("{compute: site1, image: site2 & DC 1 ; x}")
+    assert plain("around(a, 10ms)") is None
 
 
 def test_equal_texts_are_parsed_once() -> None:

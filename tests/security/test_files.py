@@ -9,9 +9,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import aiohttp
 import pytest
 
 from cheops.engine.documents import Message
@@ -97,7 +96,7 @@ class Scene:
             servers.append(ChannelServer(site, "127.0.0.1", port, counted))
             addresses[site] = f"http://127.0.0.1:{port}"
         log = RefusalLog(self.refusals, self._audit)
-        http = PeerClient(cast("aiohttp.ClientSession", None), addresses.get)
+        http = PeerClient(addresses.get)
         pool = ChannelPool("here", http, None, lambda *_: None, lambda: 0, log)
         fetcher = FileFetcher(
             self.files,

@@ -3,8 +3,9 @@ goes well, and fails with the planted bug that it is for. Some are the test of a
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from cheops.engine.events import Effect, Event, Outcome, Ran, Run, Save, SitesRemoved
 from cheops.engine.events import Result as Ended

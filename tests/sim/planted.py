@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from msgspec import structs
+
 from cheops.engine import admission, catch_up, exchange, outcome, replies, retention, scheduler
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
 from cheops.engine.progress import PeerProgress
@@ -85,7 +87,7 @@ def _stamp_ties_unbroken() -> Iterator[None]:
 def _replay_without_the_base() -> AbstractContextManager[object]:
     def wrong(*args: Any, **named: Any) -> Plan | None:
         found = true(*args, **named)
-        return replace(found, run=found.run[1:]) if found and len(found.run) > 1 else found
+        return structs.replace(found, run=found.run[1:]) if found and len(found.run) > 1 else found
 
     true = plan._from_last_base
     return patch.object(plan, "_from_last_base", wrong)

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-import aiohttp
 import pytest
 
 from cheops.peers import channel_pool
@@ -62,7 +61,6 @@ class Site:
         self.lost: list[str] = []
         self.taken: list[bytes] = []
         http = PeerClient(
-            cast("aiohttp.ClientSession", None),
             lambda site: f"http://127.0.0.1:{ports[site]}" if site in ports else None,
         )
         self.pool = ChannelPool(

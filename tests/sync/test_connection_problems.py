@@ -7,7 +7,8 @@ from unittest.mock import Mock
 import aiohttp
 import pytest
 
-from cheops.peers.client import REFUSED_CONNECTION, InvalidResponseError, NoAddressError, connection_problem
+from cheops.peers.client import REFUSED_CONNECTION, InvalidResponseError, NoAddressError
+from cheops.peers.http_client import http_problem
 
 
 def connecting(number: int) -> aiohttp.ClientConnectorError:
@@ -43,4 +44,4 @@ def distrusted() -> ssl.SSLCertVerificationError:
     ],
 )
 def test_each_problem_is_said_in_plain_words(error: Exception, text: str) -> None:
-    assert connection_problem(error) == text
+    assert http_problem(error) == text

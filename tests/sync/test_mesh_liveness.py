@@ -1,12 +1,12 @@
 """Who is up: partitions, loss, one-way cuts, crashes and rebirths; and the laws of evidence."""
 
-import dataclasses
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 
 from cheops.engine.events import PeerDown, PeerUp
@@ -410,7 +410,7 @@ def test_what_others_say_takes_no_site_down_that_shares_resources_and_answers() 
     since_ms = world.now_ms
     mesh._known.beats.take = lambda _beats, _now_ms, _latest: []  # type: ignore[method-assign, assignment, misc]
     mesh._known.beats._live.clear()
-    mesh._peers["b"].link = dataclasses.replace(mesh._peers["b"].link, contact_ms=-1e6)
+    mesh._peers["b"].link = structs.replace(mesh._peers["b"].link, contact_ms=-1e6)
     world.run(1)
     assert world.events("a", since_ms) == []
     assert "b" in mesh.up

@@ -10,7 +10,7 @@ A site that forwards a request sends the limits of the client's token along. The
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
@@ -91,8 +91,7 @@ class RequestHeaders:
         return default if value is None else value.decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
+class RequestInfo(msgspec.Struct, frozen=True):
     """The parts of a request that identify its sender."""
 
     method: str

@@ -1,7 +1,8 @@
 """How much of the disk the files of a site take: for `/metrics`, `cheops check` and `cheops status`."""
 
 import asyncio
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cheops.api.models.resources import SpaceUse
 from cheops.api.models.site import Check, make_check
@@ -13,8 +14,7 @@ from cheops.security import audit
 from cheops.store.space import Space, database_bytes, file_bytes, folder_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
+class DiskUsage(Struct, frozen=True):
     """In bytes."""
 
     store: Space

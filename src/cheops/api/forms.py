@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -327,8 +326,7 @@ def _announced_bytes(request: Request) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Spool:
+class Spool(msgspec.Struct, frozen=True):
     """Where the files of a form are while it is read."""
 
     folder: Path

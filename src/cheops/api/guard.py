@@ -9,9 +9,9 @@ The audit log gets all changes and all refusals. Of their content it gets only n
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from urllib.parse import unquote
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,8 +39,7 @@ from cheops.text import printable, shortened
 _OPERATION = b"cheops-operation"
 
 
-@dataclass(slots=True)
-class AuditRecord:
+class AuditRecord(Struct):
     """One request, as the audit log describes it. The guard creates it; the route and the handler complete it."""
 
     method: str

@@ -19,10 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from cheops.api.uvicorn_server import Config, HttpToolsProtocol, Server
 from cheops.config.security import ClientsConfig
 from cheops.errors import CheopsError
 from cheops.node.node import Node
@@ -341,7 +340,7 @@ def with_response_headers(app: ASGIApp) -> ASGIApp:
 # -- servers ---------------------------------------------------------------------------------------------------
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     handshakes: HandshakeLimits | None = None  # where there is TLS
 
     @contextlib.contextmanager
@@ -421,8 +420,8 @@ def _handshake_limits(node: Node, limiter: ConnectionLimiter, context: ssl.SSLCo
     )
 
 
-def _uvicorn_config(app: ASGIApp, kind: type, limiter: ConnectionLimiter) -> uvicorn.Config:
-    settings = uvicorn.Config(
+def _uvicorn_config(app: ASGIApp, kind: type, limiter: ConnectionLimiter) -> Config:
+    settings = Config(
         app,
         log_config=None,
         access_log=False,

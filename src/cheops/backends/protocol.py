@@ -8,9 +8,11 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.config.site import SiteConfig
 from cheops.config.types import TypeConfig
@@ -46,8 +48,7 @@ class ReportRefusal(Protocol):
     def __call__(self, site: str, reason: str, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileAccess:
+class FileAccess(Struct, frozen=True):
     """The files of operations, each identified by the hash of its content."""
 
     path: FilePath  # None: the file is not at this site (yet)
@@ -55,8 +56,7 @@ class FileAccess:
     fetch: FetchFile  # begins to fetch it from another site
 
 
-@dataclass(frozen=True, slots=True)
-class BackendContext:
+class BackendContext(Struct, frozen=True):
     """What a backend may use of its agent."""
 
     config: SiteConfig
@@ -71,8 +71,7 @@ class BackendContext:
     report_drift: Callable[[Mapping[str, str]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One result of `cheops check`. A `hint` says how to fix what is wrong; without one all is well."""
 
     name: str

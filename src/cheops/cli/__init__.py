@@ -17,7 +17,8 @@ test compares it with the code):
 
 If it needs a new endpoint as well, follow the steps in `cheops.api.endpoints`.
 
-- `main`, `commands`   the entry point with its exit codes; the table of all commands, imported when called
+- `main`, `tree`, `commands`  the entry point with its exit codes; the tree of commands, and the table of all, imported
+                       when called
 - `options`, `output`  options and exit codes that commands share; how everything is printed
 - `exec`               exec, show: run operations, and show the replies of the sites
 - `resources`          delete, sites, resolve: change a resource as a whole
@@ -25,7 +26,7 @@ If it needs a new endpoint as well, follow the steps in `cheops.api.endpoints`.
 - `history`            log, explain, watch, audit: what happened, and why
 - `get`                get, describe: lists and details
 - `scope`, `matrix`    scope, matrix: try the two small languages without an agent
-- `agent`, `site`, `security`, `config`  run and set up a site: agent, site, ca, token, init, config
+- `agent`, `agent_process`, `site`, `security`, `config`  run and set up a site: agent, site, ca, token, init, config
 - `demo`, `demo_story`, `sim`            the guided tour, and the simulator
 
 Commands raise `CheopsError`; `main` prints it to standard error and exits with 1. `commands` and `options` import

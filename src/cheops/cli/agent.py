@@ -1,32 +1,12 @@
 """`cheops agent`: run one site."""
 
-import gc
-import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cheops.config.site import DEFAULT_FILE, read_site
-from cheops.text import escaped
-
-
-class LogFormatter(logging.Formatter):
-    """One line per message, which nothing in it can end or alter: messages hold text of clients, services and other
-    sites, and the log is read on terminals. The lines of a traceback are indented, so that none looks like another
-    message."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
-        return escaped(super().formatMessage(record))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
-        return "\n".join(f"    {escaped(line)}" for line in super().formatException(ei).split("\n"))
-
-    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - the name is logging's
-        return "\n".join(f"    {escaped(line)}" for line in stack_info.split("\n"))
+from cheops.cli.agent_process import serve
+from cheops.config.site import DEFAULT_FILE
 
 
 def agent_command(
@@ -36,26 +16,4 @@ def agent_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")] = False,
 ) -> None:
     """Run the agent of one site until it is stopped (Ctrl-C or SIGTERM)."""
-    # The server is slow to import, and only this command needs it. Its modules live as long as the process, so the
-    # garbage collector is kept away from them, both during the import and later.
-    gc.disable()
-    from cheops.agent import run_agent  # noqa: PLC0415
-
-    gc.collect()  # dataclasses with slots are made twice, and only the second class is used
-    gc.freeze()
-    gc.enable()
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # else any client could fill the log
-    site = read_site(config)
-    log = logging.getLogger("cheops")
-    for warning in site.warnings:
-        log.warning("%s", warning)
-    for problem in site.problems() if site.security.is_specified else ():
-        log.error("%s", problem)  # the agent starts: other types may work
-    peers = ", ".join(site.peers) or "none configured"
-    url = site.listen.url_as(site.security.scheme)
-    run_agent(site, lambda: log.info("%s listens on %s; peers: %s", site.name, url, peers))
-    log.info("%s has stopped", site.name)
+    serve(config, verbose)

@@ -1,63 +1,18 @@
-"""The entry point: the tree of commands, and the one place where errors become messages and exit codes.
+"""The entry point: the one place where errors become messages and exit codes. The commands are in tree.py.
 
 Exit codes: 0 done; 1 refused or failed, with the reason on standard error; 2 wrong command line; 3 not everywhere or
 not in time, but it continues in the background; 130 interrupted.
 
-Commands are imported when they are called (commands.py), so that each starts fast.
+Typer, which takes 2 MB, is imported here only for command lines that it reads: not for that of an agent.
 """
 
 import gc
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from cheops import __version__
-from cheops.cli.commands import COMMANDS, group_of, with_exec
 from cheops.errors import CheopsError
-
-_EXAMPLES = """\
-Examples:
-
-  cheops demo
-
-  cheops scope explain 'site1 & site2'
-
-  cheops exec --id counter --sites 'site1 & site2' --type inc --command 'redis-cli incrby counter 13'
-
-  cheops status counter
-
-  cheops explain counter
-
-  cheops check
-
-Documentation: docs/cli.md
-"""
-app = typer.Typer(
-    name="cheops",
-    cls=group_of(COMMANDS),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_EXAMPLES,
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"cheops {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
-    ] = False,
-) -> None:
-    """Cheops makes one application instance per site act as one geo-distributed application."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -90,10 +45,26 @@ def _print_error(error: CheopsError) -> None:
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == ["agent"]:
+        from cheops.cli.agent_process import plain_options, serve  # noqa: PLC0415 - only the agent needs it
+
+        if options := plain_options(argv[1:]):
+            return _served(serve, *options)
+    from cheops.cli.commands import with_exec  # noqa: PLC0415 - see above
+    from cheops.cli.tree import app  # noqa: PLC0415 - see above
+
     try:
         app(args=with_exec(argv), prog_name="cheops")
     except SystemExit as stop:
         # Here and not when the interpreter ends: a full disk must give a message and exit code 1, not a traceback.
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
+def _served(serve: Callable[[Path, bool], None], config: Path, is_verbose: bool) -> int:
+    try:
+        serve(config, is_verbose)
+    except KeyboardInterrupt:  # before it handles signals
+        return 130
     return 0

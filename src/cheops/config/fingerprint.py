@@ -14,6 +14,8 @@ from itertools import accumulate
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from cheops.config.services import ReplicationConfig, type_name
 from cheops.config.site import SiteConfig
 from cheops.config.types import TypeConfig
@@ -118,9 +120,13 @@ def _canonical(value: Any) -> Any:
             return _in_order(_canonical(one) for one in value)
         case tuple() | list():
             return [_canonical(one) for one in value]
-    if not is_dataclass(value):
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
+    elif is_dataclass(value):
+        names = tuple(one.name for one in fields(value))
+    else:
         raise TypeError(f"no canonical form for {type(value).__name__}")
-    return [type(value).__name__, [[one.name, _canonical(getattr(value, one.name))] for one in fields(value)]]
+    return [type(value).__name__, [[name, _canonical(getattr(value, name))] for name in names]]
 
 
 def _as_text(value: Matrix | re.Pattern[str] | PurePath | Enum) -> str:

@@ -4,9 +4,10 @@ The package docstring has the order in which effects are carried out.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct, field
 
 from cheops.engine.documents import NO_DROPS, NO_LINEAGE, Document, Drops, Key, Lineage, Message
 from cheops.log.causality import Clock
@@ -26,8 +27,7 @@ class Result(StrEnum):
     MAYBE = "MAYBE"  # may have had an effect: a timeout
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     result: Result
     output: str = ""
     timing: Timing = NO_TIME
@@ -40,8 +40,7 @@ class Outcome:
 # -- events ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """A client submits an operation. `sites` is needed for a new resource, and to change them (SITES). With `revision`
     it is refused if the resource has changed here since then (see Replica.revision)."""
 
@@ -56,14 +55,12 @@ class Submitted:
     revision: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     peer: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """A run has ended. One outcome per step; a step after one that was not run has none."""
 
     resource: str
@@ -71,24 +68,20 @@ class Ran:
     outcomes: tuple[Outcome, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class PeerUp:
+class PeerUp(Struct, frozen=True):
     peer: str
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerDown:
+class PeerDown(Struct, frozen=True):
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """The documents of a resource, in response to `Load`; none if it is new."""
 
     resource: str
@@ -96,8 +89,7 @@ class Loaded:
     restored: "Restored | None" = None  # what the driver has done of it already, see restoration.py
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """The site starts on an existing store."""
 
     clock: Clock
@@ -108,8 +100,7 @@ class Recovered:
     drops: Drops = NO_DROPS
 
 
-@dataclass(frozen=True, slots=True)
-class Enumerated:
+class Enumerated(Struct, frozen=True):
     """The resources in which a peer is involved, in response to `Enumerate`. Or, without a peer and from time to time,
     some of those whose ledger says that they may be dropped by now."""
 
@@ -117,8 +108,7 @@ class Enumerated:
     resources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """The operator decides whether an operation that was UNKNOWN here took effect."""
 
     resource: str
@@ -126,15 +116,13 @@ class Resolved:
     happened: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(Struct, frozen=True):
     """The operator has everything run again that failed at this site and not at its origin."""
 
     resource: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """A site has compared the application's states at all sites of a resource. `differs` says how they differ; empty:
     they are equal."""
 
@@ -144,31 +132,27 @@ class Verified:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Queried:
+class Queried(Struct, frozen=True):
     """A client queries the status of a resource, which is loaded; with `refresh`, the other sites are asked too."""
 
     resource: str
     refresh: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLeft:
+class ClientLeft(Struct, frozen=True):
     """The client that waited for the replies to an operation has disconnected."""
 
     resource: str
     op: OpId
 
 
-@dataclass(frozen=True, slots=True)
-class MatricesReceived:
+class MatricesReceived(Struct, frozen=True):
     """Matrices that were fetched separately."""
 
     matrices: tuple[Matrix, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unstorable:
+class Unstorable(Struct, frozen=True):
     """What the engine decided about a resource could not be stored, and never can be. The driver has dropped every
     effect on it that was not carried out yet, so the engine's state of it is wrong from here on."""
 
@@ -176,8 +160,7 @@ class Unstorable:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOutdated:
+class StoreOutdated(Struct, frozen=True):
     """There is proof, or the operator says, that this incarnation of the store must not go on: the store is an old
     copy, or its stamps are ahead of the clocks. What it made after this time is withdrawn, and issued again."""
 
@@ -187,8 +170,7 @@ class StoreOutdated:
     later: str = ""  # the incarnation that the store had later, which proves it; it proves nothing once more
 
 
-@dataclass(frozen=True, slots=True)
-class SitesRemoved:
+class SitesRemoved(Struct, frozen=True):
     """All the sites that were removed for good: no resource waits for them any more. And those that were admitted again
     since, or for the first time: what the others settled while they were away is not theirs to refuse."""
 
@@ -221,16 +203,14 @@ Event: TypeAlias = (
 # -- effects -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Make durable, all or nothing, before any later effect begins. No key is in both."""
 
     documents: tuple[Document, ...] = ()
     forget: tuple[Key, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     op: OpId | None
     payload: Command
     of_type: bool = False  # a command of the type itself, not one that came with an operation
@@ -239,8 +219,7 @@ class Step:
     again: bool = False  # an attempt before may have had an effect
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Run these in order on the local application; stop at the first that was not run (RETRY, MAYBE),
     and, with `until_failure`, at the first that failed."""
 
@@ -252,8 +231,7 @@ class Run:
     rtype: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     peer: str
     message: Message
 
@@ -265,8 +243,7 @@ class Stage(StrEnum):
     SITE = "site"  # a site has replied
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     request: str
     stage: Stage
     op: OpId | None = None
@@ -278,8 +255,7 @@ class Answer:
     resource: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(Struct, frozen=True):
     """Something an operator should know."""
 
     resource: str
@@ -290,26 +266,22 @@ class Notify:
     by: str = ""  # the site that is to blame, if it is not the origin of the operation
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     resource: str
 
 
-@dataclass(frozen=True, slots=True)
-class Enumerate:
+class Enumerate(Struct, frozen=True):
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """An event failed because of a bug. It had no effect; the resource is loaded again from the store."""
 
     resource: str
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True):
     """Start the site again, under a new incarnation of its store. Until then it does nothing."""
 
     why: str
@@ -318,8 +290,7 @@ class Restart:
 Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate | Fault | Restart
 
 
-@dataclass(slots=True)
-class Effects:
+class Effects(Struct):
     """Collects the effects of a step. All its saves become one, which comes first."""
 
     documents: dict[Key, Document] = field(default_factory=dict)

@@ -22,8 +22,8 @@ else counts. Where there is none, the status says so (`doubt`).
 """
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from cheops.engine import ledger, retention
@@ -66,8 +66,7 @@ OF_INCARNATIONS = (OLD_COPY, WITHDRAWN, ISSUED_AGAIN)
 _NEVER = Clock(MAX_NUMBER)
 
 
-@dataclass(frozen=True, slots=True)
-class OldCopyProof:
+class OldCopyProof(Struct, frozen=True):
     """That this site has made more than its store knows."""
 
     what: str

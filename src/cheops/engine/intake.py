@@ -17,10 +17,10 @@ which this site would acknowledge it. The edge adds what needs keys or a clock (
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from cheops.engine.admission import REFUSED
@@ -43,8 +43,7 @@ SignedDocument = Operation | Reply
 Said = TypeVar("Said", Message, Report)
 
 
-@dataclass(frozen=True, slots=True)
-class Objection:
+class Objection(Struct, frozen=True):
     """Why a document is not taken."""
 
     reason: str  # the same for all of its kind

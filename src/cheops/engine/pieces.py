@@ -11,8 +11,7 @@ of one sender have at most `limits.snapshot_bytes` together, and there are at mo
 while, or another snapshot begins, what was there is dropped.
 """
 
-from dataclasses import dataclass, field
-
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message, Piece, Snapshot, size_of
@@ -24,8 +23,7 @@ _MOST_SENDERS = 4  # whose snapshots are incomplete here, at a time
 _SILENT_MS = 30_000  # several times the longest pause between two attempts to send
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The documents of one piece."""
 
     matrices: tuple[Matrix, ...] = ()
@@ -33,8 +31,7 @@ class Part:
     replies: tuple[Reply, ...] = ()
 
 
-@dataclass(slots=True)
-class OutgoingSnapshot:
+class OutgoingSnapshot(Struct):
     """A snapshot on its way to one peer, as it was when it began."""
 
     id: str
@@ -60,8 +57,7 @@ class OutgoingSnapshot:
         return here > before
 
 
-@dataclass(slots=True)
-class _Assembly:
+class _Assembly(Struct):
     peer: str
     piece: Piece  # the last one that has come
     touched_ms: int

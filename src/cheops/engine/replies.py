@@ -8,8 +8,9 @@ status of the site.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from cheops.engine.events import Answer, Effects, Stage
 from cheops.log.causality import NOTHING, Vector, contains, covers
@@ -166,8 +167,7 @@ class Replies:
         return dropped
 
 
-@dataclass(slots=True)
-class _Client:
+class _Client(Struct):
     request: str
     since: Vector  # the replies that were known when it came: among those, none is to its operation
     stores: Mapping[str, str]  # the incarnation of each other site when it came

@@ -5,8 +5,10 @@ reads what belongs to the site. Whether the result can be used is decided in the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.engine import ledger
 from cheops.engine.documents import Started
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 MANY = 2_000  # documents from which on it is worth a thread
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """The replica, the run that was under way, and the incarnations of other sites."""
 
     replica: Replica

@@ -7,8 +7,9 @@ the operations whose effect the application holds, and what is wrong with them.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
+
+from msgspec import Struct, field
 
 from cheops.engine.documents import Base
 from cheops.engine.settings import Limits, RetryTimer
@@ -31,8 +32,7 @@ class Purpose(Enum):
     LEAVE = auto()  # the site left the resource: the command that deletes its copy
 
 
-@dataclass(slots=True)
-class Running:
+class Running(Struct):
     n: int  # the number of the reply that the run will have: it identifies the run
     purpose: Purpose
     op: Operation | None = None
@@ -146,8 +146,7 @@ class DraftQueue(list[Operation]):
         return draft.id not in self._failed_early
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """An operation that may or may not have run here."""
 
     id: OpId

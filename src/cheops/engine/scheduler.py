@@ -6,7 +6,8 @@ again, a replay starts again, and anything else is UNKNOWN until the operator re
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from cheops.engine import ledger, retention
 from cheops.engine.documents import Started, key_of

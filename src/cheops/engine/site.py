@@ -1,7 +1,6 @@
 """A site: all its resources, its peers, its clock. `step` handles one event and returns effects."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -417,8 +416,8 @@ class Site:
         replica.clients.add(draft.id, event.request, replica)
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site, resource=event.resource))
         if draft.verdict is not None:
-            decided = Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
-            out.others.append(replace(decided, resource=event.resource))
+            decided = (event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
+            out.others.append(Answer(*decided, resource=event.resource))
 
     def _accept(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         if not replica.history.ops and not replica.drafts:

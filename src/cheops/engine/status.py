@@ -42,8 +42,9 @@ And three things stop it on its way:
 The status of a resource sums up its operations over all sites, as one site knows them.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+
+from msgspec import Struct
 
 from cheops.engine import drift, health, incarnation, tombstones
 from cheops.engine.evidence import evidence_of
@@ -104,8 +105,7 @@ class Overall(StrEnum):
     UNREACHABLE = "UNREACHABLE"  # nothing is known to be wrong, but a site cannot be reached or does not report
 
 
-@dataclass(frozen=True, slots=True)
-class SiteStatus:
+class SiteStatus(Struct, frozen=True):
     """What is known of one site."""
 
     site: str
@@ -119,8 +119,7 @@ class SiteStatus:
     relayed: bool = False  # others have passed on what it did since its last report, which has not come here
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceStatus:
+class ResourceStatus(Struct, frozen=True):
     resource: str
     overall: Overall
     unreachable: tuple[str, ...]

@@ -13,9 +13,10 @@ Some of these values are cached in HAProxy, which is kept up to date through `Ca
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
+
+from msgspec import Struct
 
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import Header, Headers, RequestHead, first, without
@@ -45,8 +46,7 @@ class CarrierObserver(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredScope:
+class RecoveredScope(Struct, frozen=True):
     """A call of the application, and the scope that its carriers gave."""
 
     head: RequestHead
@@ -106,8 +106,7 @@ def _new_carrier(name: str, mark: str) -> Header:
     return name, f"req-{uuid}" if is_openstack else uuid
 
 
-@dataclass(slots=True)
-class _Use:
+class _Use(Struct):
     under_way: int = 0  # requests in progress: while there are any, the value stands for this scope
     until_s: float = 0.0  # and for a while after the last of them, since calls may come late
 
@@ -250,8 +249,7 @@ class Carriers:
         return self._others if scope is None else self._scoped
 
 
-@dataclass(frozen=True, slots=True)
-class CarrierUse:
+class CarrierUse(Struct, frozen=True):
     """The carriers of one request in progress at a service of this site."""
 
     carriers: Carriers

@@ -9,10 +9,12 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import cast
 from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.config.address import address_of_url, parse_url
 from cheops.config.gateway import GatewayConfig
@@ -196,8 +198,7 @@ PROBE_S, PROBES = 3, 3  # how often it is asked
 _RECENT_S = 1.0  # no server closes an idle connection so soon after its last use
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamAddress:
+class UpstreamAddress(Struct, frozen=True):
     """Where a service or a gateway is reached."""
 
     host: str

@@ -6,8 +6,10 @@ prepares the head for the other side and sends it with `upstream`; `responses` r
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
@@ -213,8 +215,7 @@ def _nothing() -> None:
     """For a request without a carrier use to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxiedResponse:
+class ProxiedResponse(Struct, frozen=True):
     """An upstream response whose head has arrived, and the carrier use to end with it."""
 
     upstream: UpstreamResponse

@@ -6,12 +6,12 @@ What a service itself answers is never changed.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from html import escape
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.gateway.headers import without
 from cheops.gateway.interfaces import Response

@@ -7,8 +7,9 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError

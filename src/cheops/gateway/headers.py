@@ -5,10 +5,11 @@ nothing is lost on the way.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypeAlias
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from cheops.config.gateway import ForwardedHeaders
 from cheops.config.request_rules import SAFE_METHODS
@@ -17,8 +18,7 @@ Header: TypeAlias = tuple[str, str]
 Headers: TypeAlias = tuple[Header, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """A request without its body. `target` is path and query, as sent: `/v2/images?limit=3`."""
 
     method: str
@@ -81,8 +81,7 @@ _HOP_BY_HOP = frozenset({
 _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"})
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardingInfo:
+class ForwardingInfo(Struct, frozen=True):
     """Which site forwards a request, for which client, and which headers report that."""
 
     here: str  # this site

@@ -5,8 +5,9 @@ name a replicant, goes to a `Replication`, which sends requests to services thro
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from cheops.errors import CheopsError, ClientError, Fault
 from cheops.gateway.headers import Headers, RequestHead
@@ -157,8 +158,7 @@ async def close_body(body: Body | None) -> None:
         await close()
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A response. If its body is bytes, the sender adds the length. An iterator is read to its end, or closed
     (`aclose`) if the client disconnects before."""
 
@@ -167,8 +167,7 @@ class Response:
     body: Body = b""
 
 
-@dataclass(frozen=True, slots=True)
-class DryRunResult:
+class DryRunResult(Struct, frozen=True):
     """What replication would do with a request."""
 
     # Its rule, its resource and its operation, as `cheops scope rules --try` has them; None if another site decides.

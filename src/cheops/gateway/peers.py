@@ -11,9 +11,10 @@ import socket
 import time
 from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
 
 from cheops.config.address import AddressError, address_of_url
 from cheops.errors import CheopsError, Fault

@@ -7,9 +7,10 @@ local application's own calls, and the proxy, where the host names the service.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig
@@ -81,8 +82,7 @@ class ListenerKind(StrEnum):
     PROXY = "proxy"
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """An address where the gateway listens. At PROXY and MESH the request names the service."""
 
     kind: ListenerKind
@@ -175,8 +175,7 @@ _ANOTHER = "another site"  # HAProxy has verified that it is one, but does not s
 _HAPROXY_KINDS = (ListenerKind.INBOUND, ListenerKind.OUTBOUND)  # whose later requests HAProxy can serve alone
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A parsed request."""
 
     client: ClientConnection

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Literal, TypeAlias
 
@@ -88,8 +87,7 @@ class RequestLog:
         return list(islice(found, most))
 
 
-@dataclass(slots=True)
-class RequestTrace:
+class RequestTrace(Struct):
     """Collects what is known about a request while it is served."""
 
     service: str

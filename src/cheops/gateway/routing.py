@@ -10,8 +10,9 @@
 Raises for what cannot be routed: an invalid scope, unknown sites, and what the gateway does not support.
 """
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from cheops.config.request_rules import SAFE_METHODS
 from cheops.errors import CheopsError
@@ -32,26 +33,22 @@ _METHODS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(Struct, frozen=True):
     site: str
 
 
-@dataclass(frozen=True, slots=True)
-class Replicate:
+class Replicate(Struct, frozen=True):
     route: Replicas
 
 
 Target: TypeAlias = Local | Forward | Replicate
 
 
-@dataclass(frozen=True, slots=True)
-class InTurn:
+class InTurn(Struct, frozen=True):
     targets: tuple[Target, ...]
 
 
@@ -145,8 +142,7 @@ _FAILED = (502, 503, 504)
 _REFUSED_FOR_NOW = 503
 
 
-@dataclass(frozen=True, slots=True)
-class RetryState:
+class RetryState(Struct, frozen=True):
     """What decides whether the next target can be tried."""
 
     head: RequestHead

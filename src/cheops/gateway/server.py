@@ -14,8 +14,10 @@ import socket
 import ssl
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.config.address import Address
 from cheops.config.service_tls import ListenerTls
@@ -55,8 +57,7 @@ class ListenError(CheopsError):
     """The gateway cannot listen on an address."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerSockets:
+class ListenerSockets(Struct, frozen=True):
     """The open sockets of a gateway."""
 
     sockets: dict[Listener, socket.socket]

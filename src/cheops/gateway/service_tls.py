@@ -8,10 +8,11 @@ and `problem` says why.
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+
+from msgspec import Struct
 
 from cheops.config.service_tls import ListenerTls, UpstreamTls
 from cheops.errors import CheopsError
@@ -63,8 +64,7 @@ class CertificateFileError(CheopsError):
     """The certificate files of a service cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsMaterial:
+class TlsMaterial(Struct, frozen=True):
     """The content of the files, and a context made of it."""
 
     context: ssl.SSLContext

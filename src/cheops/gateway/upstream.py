@@ -9,10 +9,10 @@ is read at the pace of its reader. A stale pooled connection is replaced once, i
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import h11
+from msgspec import Struct
 
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.connection import ConnectionPool, UpstreamAddress, Wire
@@ -70,8 +70,7 @@ OnInformational: TypeAlias = Callable[[int, bytes, Headers], Awaitable[None]]
 BodyEvent: TypeAlias = h11.Data | h11.EndOfMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(Struct, frozen=True):
     """The head of a response. After a 101 the connection belongs to another protocol."""
 
     status: int
@@ -79,8 +78,7 @@ class ResponseHead:
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTimeout:
+class ResponseTimeout(Struct, frozen=True):
     """How long to wait for the head of a response, and how to see earlier that none will come."""
 
     head_s: float
@@ -339,8 +337,7 @@ class DisconnectWatch:
             self._wire.abort()
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(Struct, frozen=True):
     """A request to an upstream. `Dispatcher` fills in the client's head; `Forwarder` replaces it by the head that goes
     over the wire."""
 

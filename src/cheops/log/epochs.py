@@ -8,7 +8,8 @@ might come back.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from cheops.log.causality import Vector, contains
 from cheops.log.matrix import Matrix
@@ -18,8 +19,7 @@ from cheops.log.rules import Fate, merged
 FindMatrix = Callable[[str], Matrix]
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """The past of the operation that introduced a matrix, and what was superseded in it."""
 
     past: Vector = field(default_factory=dict)

@@ -16,9 +16,10 @@ entry without a `*` counts more than a pattern for the same pair.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+
+from msgspec import Struct
 
 from cheops.bounded import BoundedMap
 from cheops.errors import ClientError
@@ -57,8 +58,7 @@ class MatrixError(ClientError):
         self.entry = entry  # the one concerned, so that the reader of a file can name its line
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What a user wrote: how `after` combines with `before`."""
 
     before: str

@@ -14,14 +14,14 @@ requires a replay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Applied, Operation, OpId
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Operations to run, in order. `from_start`: the reset (or checkpoint) first."""
 
     run: tuple[Operation, ...] = ()

@@ -25,8 +25,9 @@ Before you change a rule:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from cheops.log.causality import NOTHING, Vector, contains
 from cheops.log.matrix import Matrix
@@ -74,16 +75,14 @@ _SENTENCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(Struct, frozen=True):
     """Why an operation has no effect."""
 
     rule: Rule
     by: OpId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """What follows from a set of operations."""
 
     effective: tuple[Operation, ...]

@@ -18,7 +18,7 @@ def channel_pool(node: "Node") -> ChannelPool:
     mesh = node.mesh
     pool = ChannelPool(
         node.name,
-        PeerClient(node.session, node.address_of, node.keyring),
+        PeerClient(node.address_of, node.keyring),
         node.keyring,
         partial(rejection_of, mesh),
         lambda: mesh.decisions,

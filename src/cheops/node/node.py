@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from cheops import __version__
@@ -159,7 +158,6 @@ class Node:
         await loop.run_in_executor(None, self.audit.start, head, self._save_audit_head)
         await self._runner.start()
         # The way to the other sites. Nothing is sent yet.
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         self.mesh = await self._create_mesh()
         self.channels = channel_pool(self)
         self.prober = Prober(self.mesh, self.channels, self._report_peer_event, self.refusal_log, self.marks)
@@ -221,8 +219,8 @@ class Node:
         for name in ("pump", "databases", "links", "file_fetcher", "channels"):
             if part := getattr(self, name, None):
                 part.close()
-        if session := getattr(self, "session", None):
-            await session.close()
+        if channels := getattr(self, "channels", None):
+            await channels.http.close()
         await self.backends.close()
         # After everything that may still be recorded, and before the store, which keeps the end of the log.
         await asyncio.to_thread(self.audit.close)

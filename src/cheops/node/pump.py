@@ -17,8 +17,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from cheops.backoff import Backoff
 from cheops.engine.documents import Message, key_of

@@ -8,7 +8,6 @@ makes the target receive one event twice, with the same id.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -59,8 +58,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TargetStatus:
+class TargetStatus(msgspec.Struct, frozen=True):
     """The state of a delivery."""
 
     name: str

@@ -8,8 +8,9 @@ so a slow one costs no memory.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from cheops.errors import ClientError
 from cheops.notify.event import Event
@@ -37,8 +38,7 @@ class Position(NamedTuple):
         return cls(parts[1], int(parts[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Events in order, and where to continue. `reset`: some of the requested events are deleted."""
 
     events: tuple[Event, ...]

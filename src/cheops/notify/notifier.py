@@ -15,11 +15,10 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import aiohttp
+from msgspec import Struct
 
 from cheops.backends.command.runner import CommandRunner
 from cheops.config.notify import CommandConfig, MailConfig, TargetConfig, WebhookConfig
@@ -31,8 +30,11 @@ from cheops.notify.feed import Feed
 from cheops.notify.follower import Follower, JournaledStore
 from cheops.notify.journal import Journal
 from cheops.notify.observer import Engine, EngineObserver
-from cheops.notify.senders import CommandSender, MailSender, Sender, WebhookSender, webhook_session
+from cheops.notify.senders import CommandSender, Sender
 from cheops.store.interface import Store, StoreError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 FILE = "notify.db"
 FOLDER = "notify"
@@ -45,8 +47,7 @@ T = TypeVar("T")
 InStoreThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class NotifierStatus:
+class NotifierStatus(Struct, frozen=True):
     """The state of notifications, for the operator."""
 
     last: int  # the number of the newest event
@@ -64,7 +65,7 @@ class Notifier:
         self._thread = ThreadPoolExecutor(1, "notify")
         self._tasks: list[asyncio.Task[None]] = []
         self._deliveries: list[Delivery] = []
-        self._http: aiohttp.ClientSession | None = None
+        self._http: aiohttp.ClientSession | None = None  # of web hooks
         self._observer: EngineObserver | None = None
         self._in_store_thread: InStoreThread | None = None
         self._committed: dict[str, None] = {}  # resources with commits that the observer does not know of yet
@@ -95,7 +96,6 @@ class Notifier:
             _log.warning("notify %s: not configured any more; %d events were not delivered", name, count)
         self.feed = Feed(self.journal, self._in_thread)
         self._observer = EngineObserver(self.journal, self._follower, engine, self._in_thread, self.feed.announce)
-        self._http = webhook_session()
         self._begin("observer", self._observer.run())
         for target in self._config.notify:
             sender = self._sender(target)
@@ -118,14 +118,19 @@ class Notifier:
         self._tasks.append(asyncio.get_running_loop().create_task(coroutine, name=name))
 
     def _sender(self, target: TargetConfig) -> Sender:
-        assert self._http is not None  # noqa: S101 - made in start
         match target.channel:
             case WebhookConfig():
+                from cheops.notify.webhook import WebhookSender, webhook_session  # noqa: PLC0415 - few sites need it
+
+                if self._http is None:
+                    self._http = webhook_session()
                 return WebhookSender(target.channel, target.timeout_s, self._http)
             case CommandConfig():
                 path = self._config.data / FOLDER / _file_name(target.name)
                 return CommandSender(target.channel, target.timeout_s, self._runner, path)
             case MailConfig():
+                from cheops.notify.mail import MailSender  # noqa: PLC0415 - as above
+
                 return MailSender(target.channel, target.timeout_s, self._config.name)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

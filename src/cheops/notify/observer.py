@@ -13,9 +13,10 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from cheops.engine.events import Notify, PeerDown, PeerUp
 from cheops.engine.replica import Replica
@@ -52,8 +53,7 @@ class Engine(Protocol):
     async def flushed(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """The result of examining one resource."""
 
     resource: str

@@ -13,7 +13,6 @@ its summary waits until this site has settled them: otherwise it would overtake 
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,8 +25,7 @@ _FINAL = (Status.OK, Status.KO)
 _LOST_EFFECT, _HAD_NONE = 1, 2  # in the column without_effect
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryState:
+class DeliveryState(msgspec.Struct, frozen=True):
     """Per site of the resource: up to which number it has settled the operations of this site."""
 
     settled: Mapping[str, int]
@@ -51,8 +49,7 @@ def _settled(replica: Replica, site: str) -> int:
     return view.settled.get(replica.origin, 0) if knows_replies else 0
 
 
-@dataclass(frozen=True, slots=True)
-class PendingSummary:
+class PendingSummary(msgspec.Struct, frozen=True):
     """An operation of this site whose summary is still to come."""
 
     seq: int

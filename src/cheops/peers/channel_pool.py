@@ -178,8 +178,7 @@ class ChannelPool:
         return self.get(site) is not None or self._address_of(site) is not None
 
     async def channel(self, site: str, address: str = "") -> Channel:
-        """The channel to a site, at this address if one must be opened; raises ChannelError, OSError, aiohttp's errors
-        for a site without an address, and TimeoutError."""
+        """The channel to a site, at this address if one must be opened; raises ChannelError and OSError."""
         if channel := self.get(site):
             return channel
         at = address or self._address_of(site)

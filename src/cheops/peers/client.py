@@ -7,6 +7,7 @@ With security on, a request goes over TLS to the very site that it is for, where
 wrong or forged): the other end must show that site's certificate. Redirects are not followed.
 """
 
+import asyncio
 import errno
 import os
 import socket
@@ -14,15 +15,13 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from cheops.peers.probes import NO_RESPONSE
 from cheops.text import printable, shortened
 
 if TYPE_CHECKING:
-    from aiohttp.client import _RequestContextManager
+    from cheops.peers.http_client import HttpClient
 
 
 T = TypeVar("T")
@@ -61,23 +60,8 @@ class InvalidResponseError(ConnectionError):
     """The response of a site is too large, or malformed."""
 
 
-def abort(response: aiohttp.ClientResponse) -> None:
-    """End a connection at once, without the rest of its response. An orderly end of TLS would wait for the other side,
-    and read for half a minute whatever it sends."""
-    if response.connection is not None and response.connection.transport is not None:
-        response.connection.transport.abort()
-    response.close()
-
-
-async def read_response(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body of a response. The other site may be compromised: it must not decide how much memory it takes here."""
-    body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
-        if len(body) > most_bytes:
-            abort(response)
-            raise InvalidResponseError(f"a response of more than {most_bytes:,} bytes")
-    return bytes(body)
+class HttpError(ConnectionError):
+    """A request by HTTP got no response; the text says why."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -90,17 +74,18 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 REFUSED_CONNECTION = "the connection is refused: nothing listens at its address"
 
-_CLOSED = "the connection was closed without a response"
-_PROBLEMS = {errno.ECONNREFUSED: REFUSED_CONNECTION, errno.ECONNRESET: _CLOSED, errno.EPIPE: _CLOSED}
+CLOSED = "the connection was closed without a response"
+UNKNOWN_HOST = "its host name cannot be resolved"
+_PROBLEMS = {errno.ECONNREFUSED: REFUSED_CONNECTION, errno.ECONNRESET: CLOSED, errno.EPIPE: CLOSED}
 
 
 def connection_problem(error: BaseException) -> str:  # noqa: PLR0911 - one per problem
     """Why a request to another site got no response, in plain words: the library's own text names its classes."""
     match error:
-        case NoAddressError() | InvalidResponseError():
+        case NoAddressError() | InvalidResponseError() | HttpError():
             return str(error)
-        case socket.gaierror() | aiohttp.ClientConnectorDNSError():
-            return "its host name cannot be resolved"
+        case socket.gaierror():
+            return UNKNOWN_HOST
         case ssl.SSLCertVerificationError():
             why = getattr(getattr(error, "certificate_error", error), "verify_message", "")
             return f"its certificate is not accepted{f': {why}' if why else ''}"
@@ -108,8 +93,6 @@ def connection_problem(error: BaseException) -> str:  # noqa: PLR0911 - one per 
             return "no secure connection can be made"
         case TimeoutError():
             return NO_RESPONSE
-        case aiohttp.ServerDisconnectedError():
-            return _CLOSED
         case OSError(errno=int(number)) if number in _PROBLEMS:
             return _PROBLEMS[number]
         case OSError(errno=int(number)) if number > 0:
@@ -118,33 +101,56 @@ def connection_problem(error: BaseException) -> str:  # noqa: PLR0911 - one per 
 
 
 class PeerClient:
-    """Sends requests to other sites."""
+    """Sends requests to other sites. Belongs to one event loop."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, address_of: AddressOf, credentials: Credentials | None = None
-    ) -> None:
-        self._session = session
+    def __init__(self, address_of: AddressOf, credentials: Credentials | None = None) -> None:
         self._address_of = address_of
         self._credentials = credentials
+        self._http: HttpClient | None = None
 
     def address_of(self, site: str) -> str | None:
         """The address of a site; None if it is unknown."""
         return self._address_of(site)
 
-    def request(
-        self, site: str, method: str, path: str, *, address: str = "", **options: Any
-    ) -> "_RequestContextManager":
-        """As aiohttp's `request`. The path starts with a slash and is encoded; raises NoAddressError."""
+    async def request(  # noqa: PLR0913 - what a request has
+        self,
+        site: str,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout_s: float,
+        most_bytes: int,
+        address: str = "",
+    ) -> tuple[int, bytes]:
+        """The status and the body of the response. The path starts with a slash and is encoded. Raises OSError."""
         at = address or self._address_of(site)
         if not at:
             raise NoAddressError(f"there is no known address of '{printable(shortened(site))}'")
+        tls: dict[str, Any] = {}
         if self._credentials:
             # Gossip may announce any address. One without TLS would skip the check of the certificate.
             if not at.startswith("https://"):
                 raise NoAddressError(f"{printable(at)} is not https://, so '{site}' cannot be verified there")
-            options |= {"ssl": self._credentials.client, "server_hostname": self._credentials.host_of(site)}
+            tls = {"ssl": self._credentials.client, "server_hostname": self._credentials.host_of(site)}
+        create = await asyncio.to_thread(_import_http_client) if self._http is None else None
+        if self._http is None and create:  # another request may have come meanwhile
+            self._http = create()
+        assert self._http is not None  # noqa: S101 - as above
         try:
-            url = URL(f"{at}{path}", encoded=True)
+            return await self._http.request(
+                method, f"{at}{path}", body, timeout_s=timeout_s, most_bytes=most_bytes, **tls
+            )
         except ValueError as error:
             raise NoAddressError(f"'{printable(shortened(at))}' is not an address: {error}") from None
-        return self._session.request(method, url, allow_redirects=False, **options)
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+
+def _import_http_client() -> "type[HttpClient]":
+    """In a thread: it takes a while, and heartbeats must go on."""
+    from cheops.peers.http_client import HttpClient  # noqa: PLC0415
+
+    return HttpClient

@@ -12,11 +12,14 @@ value follows the least of the last few; the clocks are compared with the quicke
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from math import hypot, inf
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.peers.heartbeat import LEAST_HEIGHT_MS, MAX_MS, Coordinate, Pair, SitePosition
 from cheops.peers.membership import GossipQueue
@@ -85,8 +88,7 @@ def _bounded(number: float) -> float:
 # -- rows and estimates --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
+class Distance(Struct, frozen=True):
     """A round-trip time, whether it was measured or estimated, and its age."""
 
     rtt_ms: float
@@ -293,16 +295,14 @@ _GAIN = 1 / 8
 _VARIANCE_GAIN = 1 / 4
 
 
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
+class ClockOffset(Struct, frozen=True):
     """How much the peer's clock is ahead of ours, give or take `error_ms`."""
 
     offset_ms: float
     error_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
+class RoundTrip(Struct, frozen=True):
     """The samples of one peer. `samples` are (round trip, clock offset), the last ones."""
 
     rtt_ms: float

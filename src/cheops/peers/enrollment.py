@@ -11,8 +11,9 @@ code, a new one is enough. A site of the mesh that needs new keys is invited aga
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from cheops.config.address import address_of_url, is_loopback
 from cheops.config.site import SiteConfig
@@ -208,8 +209,7 @@ FORGOTTEN, OUTDATED, EXPIRED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """Why a connection is refused although its certificate is of the mesh. `reason` is the same for all of its kind."""
 
     reason: str

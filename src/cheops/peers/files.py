@@ -14,8 +14,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from cheops.backoff import Backoff
 from cheops.bounded import BoundedMap
@@ -45,8 +46,7 @@ class WrongFileError(CheopsError):
     fault = Fault.PEER
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """The search for one file."""
 
     file: FileRef

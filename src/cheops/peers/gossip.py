@@ -13,7 +13,6 @@ site to probe next, never by themselves that a site is up.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,8 +50,7 @@ class RefusedRecord(NamedTuple):
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatOptions:
+class HeartbeatOptions(msgspec.Struct, frozen=True):
     """The parts of a heartbeat that depend on its receiver."""
 
     to: str

@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
 
 from cheops.backoff import Backoff
 from cheops.bounded import BoundedMap
@@ -69,8 +70,7 @@ class Channels(Protocol):
     def can_reach(self, site: str) -> bool: ...
 
 
-@dataclass(slots=True)
-class LinkCounts:
+class LinkCounts(Struct):
     """What was sent to one peer."""
 
     messages: int = 0

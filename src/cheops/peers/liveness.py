@@ -25,9 +25,11 @@ it is heard of again: that was an outage, and it is over.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, inf, log
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.peers.settings import MeshSettings
 
@@ -133,8 +135,7 @@ class SiteState(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeHistory:
+class ProbeHistory(Struct, frozen=True):
     """What the own probes to one site have shown."""
 
     state: SiteState = SiteState.UNKNOWN
@@ -213,8 +214,7 @@ def _misses_allowed(loss: float, settings: MeshSettings) -> int:
     return min(max(enough, settings.least_misses), settings.most_misses)
 
 
-@dataclass(frozen=True, slots=True)
-class Assessment:
+class Assessment(Struct, frozen=True):
     """The state of a site, when it was last heard of, and whether the evidence is our own."""
 
     state: SiteState

@@ -19,11 +19,12 @@ stays in force here even when its authority is no longer trusted; a site with th
 """
 
 from collections.abc import Hashable, Iterable, KeysView, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from cheops.peers.heartbeat import BUCKETS, MembershipRecord, MeshError, SiteRecord, encode
 from cheops.peers.proofs import Proofs, RecordError
@@ -62,8 +63,7 @@ class GossipQueue(Generic[Key]):
         self._waiting.pop(key, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(Struct, frozen=True):
     """An entry with what is computed from it."""
 
     entry: SiteRecord

@@ -10,8 +10,9 @@ renews its certificate or gets new keys changes these once, and does not go back
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from hashlib import sha256
+
+from msgspec import Struct, field
 
 from cheops.bounded import BoundedMap
 from cheops.peers.heartbeat import SiteRecord
@@ -22,8 +23,7 @@ _AGENTS_PER_SITE = 4
 _SITES = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class NamedAgent:
+class NamedAgent(Struct, frozen=True):
     """One of the agents that use a name, as its record describes it."""
 
     certificate: str  # hexadecimal digits of its fingerprint (SHA-256); empty with `security: none`
@@ -31,8 +31,7 @@ class NamedAgent:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
-class NameConflict:
+class NameConflict(Struct, frozen=True):
     site: str
     agents: tuple[NamedAgent, ...]  # the latest first
 
@@ -41,8 +40,7 @@ class NameConflict:
         return len({agent.certificate for agent in self.agents}) > 1
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     agents: BoundedMap[NamedAgent, float] = field(default_factory=lambda: BoundedMap(_AGENTS_PER_SITE))
     last: NamedAgent | None = None
     turns_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_TURNS))

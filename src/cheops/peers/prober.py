@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Protocol
 
-import aiohttp
-
 from cheops.errors import CheopsError
 from cheops.peers import heartbeat
 from cheops.peers.channel_pool import ChannelPool
-from cheops.peers.client import connection_problem, read_response
+from cheops.peers.client import connection_problem
 from cheops.peers.mesh import Mesh
 from cheops.peers.probes import PeerEvent, Probe
 from cheops.peers.requests import RequestKind
@@ -137,13 +135,13 @@ class Prober:
             events = self.mesh.probe_answered(probe.id, answer, now())
             self._marks.take(answer)
             self._report_refused()
-        except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
+        except (OSError, CheopsError) as error:
             _log.debug("the probe of %s failed: %s", printable(probe.to_site), printable(str(error)))
             events = self.mesh.probe_failed(probe.id, now(), connection_problem(error))
         self._report_all(events)
 
     async def _ask(self, probe: Probe, body: bytes) -> tuple[int, bytes]:
-        """The status and the body of the response to a probe; raises OSError and aiohttp's errors."""
+        """The status and the body of the response to a probe; raises OSError."""
         timeout_s = probe.timeout_ms / 1000
         try:
             return await self._channels.request(
@@ -157,11 +155,15 @@ class Prober:
         except UpgradeRefusedError as error:
             if error.status != HTTPStatus.MISDIRECTED_REQUEST:
                 return error.status, error.body
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        async with self._channels.http.request(
-            probe.to_site, "POST", f"/{PROBE_PATH}", address=probe.to_url, data=body, timeout=timeout
-        ) as response:
-            return response.status, await read_response(response, heartbeat.MAX_BYTES)
+        return await self._channels.http.request(
+            probe.to_site,
+            "POST",
+            f"/{PROBE_PATH}",
+            body,
+            timeout_s=timeout_s,
+            most_bytes=heartbeat.MAX_BYTES,
+            address=probe.to_url,
+        )
 
     def _read(self, probe: Probe, body: bytes) -> heartbeat.Heartbeat:
         """Decode a response. With security on its sender is certain, and must not use another name."""

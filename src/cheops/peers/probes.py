@@ -7,10 +7,11 @@ spread like an epidemic, and one that seems absent, which finds the other half o
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, inf
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from cheops.engine.events import PeerDown, PeerUp
 from cheops.peers.distances import RoundTrip, sampled
@@ -54,8 +55,7 @@ _MAX_WAITING = 64  # anyone can cause an entry of these queues, so they are boun
 _TRIES = 4  # a random draw is repeated at most so often: a period must not cost a search through 1,000 sites
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeCandidates:
+class ProbeCandidates(Struct, frozen=True):
     """The sites to choose from, and what is known of each."""
 
     names: Sequence[str]
@@ -169,8 +169,7 @@ def _random(candidates: ProbeCandidates, chosen: dict[str, None], draw: Draw, *,
     return free
 
 
-@dataclass(slots=True)
-class PeerState:
+class PeerState(Struct):
     """What the own probes to one site have shown."""
 
     link: ProbeHistory = field(default_factory=ProbeHistory)
@@ -192,8 +191,7 @@ class PeerState:
         return min(max(0.9 * settings.period_ms, 4 * self.trip.rtt_ms), settings.max_timeout_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class SentProbe:
+class SentProbe(Struct, frozen=True):
     """A probe on its way."""
 
     id: int
@@ -267,8 +265,7 @@ class PeerTable:
         self.suspects.discard(site)
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """A heartbeat to send. Its outcome is reported with its `id`."""
 
     id: int

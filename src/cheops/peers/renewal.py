@@ -15,13 +15,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-import aiohttp
 import msgspec
 
 from cheops.backoff import Backoff, jittered
 from cheops.config.security import SecurityConfig
 from cheops.errors import CheopsError, ClientError
-from cheops.peers.client import read_response
 from cheops.peers.mesh import Mesh
 from cheops.peers.requests import RequestKind
 from cheops.text import listed, printable, shortened
@@ -42,7 +40,7 @@ _AVOID_S = 60.0  # an issuer that failed
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 256 * 1024
 _REJOIN = "docs/certificates-trouble.md#a-certificate-has-expired"
-_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError, CheopsError)
+_FAILURES = (OSError, msgspec.MsgspecError, CheopsError)
 _log = logging.getLogger(__name__)
 
 
@@ -222,9 +220,9 @@ class CertificateRenewal:
             return await self._channels.request(
                 issuer, RequestKind.RENEWAL, timeout_s=_TIMEOUT_S, most_bytes=_MOST_BYTES
             )
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        async with self._channels.http.request(issuer, "POST", f"/{RENEWAL_PATH}", timeout=timeout) as response:
-            return response.status, await read_response(response, _MOST_BYTES)
+        return await self._channels.http.request(
+            issuer, "POST", f"/{RENEWAL_PATH}", timeout_s=_TIMEOUT_S, most_bytes=_MOST_BYTES
+        )
 
 
 class _Problem(msgspec.Struct, frozen=True):

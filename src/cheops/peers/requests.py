@@ -1,7 +1,6 @@
 """The kinds of requests between agents, their limits, and who sends and answers them."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
@@ -71,20 +70,18 @@ def priority_of(kind: str) -> Priority:
     return _PRIORITIES.get(kind, Priority.NORMAL)
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """The other end of a connection."""
 
     site: str | None = None  # by its certificate; None with `security: none`
     identity: "Identity | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class PeerResponse:
+class PeerResponse(msgspec.Struct, frozen=True):
     body: bytes = b""  # JSON
     status: int = 200
     file: Path | None = None  # instead of a body
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 Handler = Callable[[Peer, bytes], Awaitable[PeerResponse]]

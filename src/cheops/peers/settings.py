@@ -1,8 +1,9 @@
 """Settings of the mesh, and its clock. `config/` sets a few of them (`heartbeat` in the configuration file)."""
 
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Now(NamedTuple):
@@ -12,8 +13,7 @@ class Now(NamedTuple):
     wall_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class MeshSettings:
+class MeshSettings(Struct, frozen=True):
     """The defaults suit 3 to 1,000 sites."""
 
     period_ms: float = 1_000

@@ -17,8 +17,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from cheops.config.address import Address
 from cheops.errors import ClientError
@@ -45,8 +46,7 @@ class Channels(Protocol):
     def get(self, site: str) -> Channel | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TunnelEnds:
+class TunnelEnds(Struct, frozen=True):
     """Where tunnels to this site end: its own addresses."""
 
     agent: Address

@@ -1,7 +1,8 @@
 """Views of the mesh from one site: for people (`SiteView`, `problems`), and for scope-lang (`Snapshot`)."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cheops.errors import ClientError
 from cheops.peers.distances import ClockOffset, Distance, DistanceTable
@@ -14,8 +15,7 @@ from cheops.text import listed, nearest, shortened
 CLOCK_WARNING_MS = 500  # far below security.clock_skew: a warning before operations are refused
 
 
-@dataclass(frozen=True, slots=True)
-class SiteView:
+class SiteView(Struct, frozen=True):
     """One site. Ages are in milliseconds; None if there is no evidence."""
 
     name: str

@@ -7,7 +7,8 @@ raise `ScopeError`, with a caret under the place. The package imports `cheops.er
     scope = parse("{compute: site1, image: site1 & site2}")
     resolve(scope, "image", snapshot)  # Replicas(("site1", "site2"), Consistency.EVENTUAL)
 
-    grammar.lark, parser   from text to tree, and the errors for a text that is no scope
+    parser                 from text to tree
+    grammar.lark, grammar  the same for every text, by lark, and the errors for a text that is no scope
     names                  which names need quotes
     tree                   the tree and its canonical text
     functions              around(), strong() …: where to add a function, and what else a new kind of argument needs

@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cheops.errors import ClientError
 from cheops.scope.names import read_name
@@ -12,8 +13,7 @@ _EXCERPT = 72  # characters of the text shown around the place: with indent and 
 _SPELLING = re.compile(r'"(?:[^"\\]|\\.)*"|\w[\w.\-]*(?: [\w.\-]+)*')
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Where in which text: characters `start` to `end`, counted from 0."""
 
     text: str

@@ -7,9 +7,10 @@ answers the client, as far as they are known; the application's own time comes o
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
+
+from msgspec import Struct
 
 from cheops.scope.functions import BUILTIN, Context, Functions, expand
 from cheops.scope.names import write_name
@@ -44,8 +45,7 @@ class Method(StrEnum):
 _DONE = {Method.CREATE: "is created", Method.UPDATE: "is updated", Method.DELETE: "is deleted"}
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """What a method would do: the sites it would reach now, when it would be answered, and a sentence."""
 
     method: Method
@@ -208,8 +208,7 @@ def _pronoun(names: tuple[str, ...]) -> str:
     return "it is" if len(names) == 1 else "they are"
 
 
-@dataclass(frozen=True, slots=True)
-class InvolvedSite:
+class InvolvedSite(Struct, frozen=True):
     """A site and its part in the route, in the order in which sites are tried."""
 
     site: str
@@ -218,8 +217,7 @@ class InvolvedSite:
     rtt_ms: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceExplanation:
+class ServiceExplanation(Struct, frozen=True):
     """What the scope means for one service (None: for any, in the bare form)."""
 
     service: str | None
@@ -232,8 +230,7 @@ class ServiceExplanation:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     scope: str
     here: str | None
     services: tuple[ServiceExplanation, ...]

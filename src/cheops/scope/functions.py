@@ -28,8 +28,9 @@ the kind, the sites and the size of what they return, and turns what they raise 
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from cheops.scope.errors import ScopeError, ScopeResolutionError
 from cheops.scope.snapshot import Snapshot
@@ -61,22 +62,19 @@ class Kind(Enum):
     DURATION = "a duration such as 10ms or 1.5s"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     name: str
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """What a function may look at: the service that is being resolved, and what the site knows."""
 
     service: str | None
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """A name, the parameters, one line of help, and the function itself."""
 
     name: str

@@ -23,10 +23,11 @@ down: that knowledge may be stale.
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from cheops.errors import CheopsError
 from cheops.scope.errors import ScopeResolutionError, find_name
@@ -36,8 +37,7 @@ from cheops.scope.tree import Across, And, At, Call, Consistency, Leveled, Locat
 from cheops.text import listed, nearest, shortened
 
 
-@dataclass(frozen=True, slots=True)
-class One:
+class One(Struct, frozen=True):
     site: str
 
     @property
@@ -45,8 +45,7 @@ class One:
         return (self.site,)
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
+class Replicas(Struct, frozen=True):
     sites: tuple[str, ...]
     consistency: Consistency = Consistency.EVENTUAL
 
@@ -64,8 +63,7 @@ class Replicas:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Cross:
+class Cross(Struct, frozen=True):
     parts: tuple[One | Replicas, ...]
 
     @property
@@ -76,8 +74,7 @@ class Cross:
 Direct: TypeAlias = One | Replicas | Cross
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(Struct, frozen=True):
     alternatives: tuple[Direct, ...]
 
     @property

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class SiteInfo:
+
+class SiteInfo(Struct, frozen=True):
     """A site as the catalogue and the heartbeats show it."""
 
     name: str

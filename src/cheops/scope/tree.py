@@ -8,9 +8,10 @@ Invariants:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
+
+from msgspec import Struct, structs
 
 from cheops.scope.names import write_name
 
@@ -24,8 +25,7 @@ class Consistency(StrEnum):
     STRONG = "strong"
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(Struct, frozen=True):
     """A length of time in whole microseconds, so that equality is exact."""
 
     us: int
@@ -41,8 +41,7 @@ class Duration:
         return f"{whole}.{rest:03}".rstrip("0").rstrip(".") + "ms"
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Struct, frozen=True):
     """One location."""
 
     binding: ClassVar[int] = 4
@@ -52,8 +51,7 @@ class At:
         return write_name(self.site)
 
 
-@dataclass(frozen=True, slots=True)
-class _Operator:
+class _Operator(Struct, frozen=True):
     """Parts joined by a sign. `binding` is how tightly it binds: a looser part needs parentheses."""
 
     binding: ClassVar[int]
@@ -64,7 +62,7 @@ class _Operator:
         flat = tuple(leaf for part in self.parts for leaf in self._same(part))
         if len(flat) < 2:
             raise ValueError(f"{type(self).__name__} needs two or more parts")
-        object.__setattr__(self, "parts", flat)  # the dataclass is frozen; this is still construction
+        structs.force_setattr(self, "parts", flat)  # it is frozen; this is still construction
 
     def _same(self, part: "Location") -> "tuple[Location, ...]":
         return part.parts if isinstance(part, _Operator) and type(part) is type(self) else (part,)
@@ -73,32 +71,28 @@ class _Operator:
         return f" {self.sign} ".join(f"({part})" if part.binding < self.binding else str(part) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class And(_Operator):
+class And(_Operator, frozen=True):
     """`a & b`: at each of them, a replica."""
 
     binding: ClassVar[int] = 3
     sign: ClassVar[str] = "&"
 
 
-@dataclass(frozen=True, slots=True)
-class Across(_Operator):
+class Across(_Operator, frozen=True):
     """`a % b`: one resource that spans them."""
 
     binding: ClassVar[int] = 2
     sign: ClassVar[str] = "%"
 
 
-@dataclass(frozen=True, slots=True)
-class Otherwise(_Operator):
+class Otherwise(_Operator, frozen=True):
     """`a ; b`: the first, or the next if the first fails."""
 
     binding: ClassVar[int] = 1
     sign: ClassVar[str] = ";"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """`around(a, 10ms)`: a function of the registry, before it is expanded."""
 
     binding: ClassVar[int] = 4
@@ -109,8 +103,7 @@ class Call:
         return f"{self.function}({', '.join(map(str, self.arguments))})"
 
 
-@dataclass(frozen=True, slots=True)
-class Leveled:
+class Leveled(Struct, frozen=True):
     """What `strong(a & b)` expands to: a replication with its level. The parser never returns it."""
 
     binding: ClassVar[int] = 4
@@ -121,8 +114,7 @@ class Leveled:
         return f"{self.level}({self.location})"
 
 
-@dataclass(frozen=True, slots=True)
-class Nowhere:
+class Nowhere(Struct, frozen=True):
     """What a function expands to when there is no such place now. The parser never returns it."""
 
     binding: ClassVar[int] = 4
@@ -137,8 +129,7 @@ Location: TypeAlias = At | And | Across | Otherwise | Call | Leveled | Nowhere
 Argument: TypeAlias = Location | Duration
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """Where one service is executed; a service of None is the bare form, good for any service."""
 
     service: str | None
@@ -148,8 +139,7 @@ class Binding:
         return str(self.location) if self.service is None else f"{write_name(self.service)}: {self.location}"
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """For each service, the location(s) where a request is executed."""
 
     bindings: tuple[Binding, ...]

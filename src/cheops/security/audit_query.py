@@ -1,8 +1,9 @@
 """Reads the audit log: selects entries, and reports where its chain does not hold."""
 
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from cheops.security.audit import (
     START,
@@ -20,8 +21,7 @@ from cheops.security.audit import (
 MOST_LINES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class AuditQuery:
+class AuditQuery(Struct, frozen=True):
     """Selects entries: all fields that are set must match."""
 
     since: str = ""  # a time as in `AuditEntry.at`, or the beginning of one: such texts sort by time
@@ -37,8 +37,7 @@ class AuditQuery:
         )
 
 
-@dataclass(slots=True)
-class AuditPage:
+class AuditPage(Struct):
     entries: list[AuditEntry] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)  # where the chain does not hold
 
@@ -86,7 +85,6 @@ def _missing_at_the_end(paths: list[Path], head: AuditHead) -> list[str]:
     return [f"{paths[0].name}: {missing} lines are missing at its end, up to line {head.n}"] if missing > 0 else []
 
 
-@dataclass(slots=True)
 class _Page(AuditPage):
     """The entries of one file that match, and its first line."""
 

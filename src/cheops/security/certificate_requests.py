@@ -8,7 +8,6 @@ trusted already signs the list together with the new certificate: so an old list
 """
 
 import hashlib
-from dataclasses import dataclass
 
 import msgspec
 from cryptography import x509
@@ -70,8 +69,7 @@ class Renewal(msgspec.Struct, frozen=True):
     proof: bytes  # the authority's signature of both
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedRequest:
+class VerifiedRequest(msgspec.Struct, frozen=True):
     """The verified content of a request."""
 
     public_key: EllipticCurvePublicKey

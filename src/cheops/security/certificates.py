@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
 from cheops.errors import CheopsError
 from cheops.text import printable, shortened
@@ -188,8 +189,7 @@ class Identity:
         return self.from_s <= now_s <= self.until_s
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateSpec:
+class CertificateSpec(Struct, frozen=True):
     """The content of a certificate to issue. Private keys stay at their site."""
 
     site: str
@@ -198,8 +198,7 @@ class CertificateSpec:
     addresses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(Struct, frozen=True):
     """An authority that can issue: its certificate and its key."""
 
     certificate: x509.Certificate

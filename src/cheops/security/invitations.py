@@ -10,7 +10,6 @@ import binascii
 import hashlib
 import secrets
 import zlib
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -80,8 +79,7 @@ def new_secret() -> bytes:
     return secrets.token_bytes(_SECRET_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Invitation:
+class Invitation(msgspec.Struct, frozen=True):
     """An open invitation. `addresses` are those that the new site may have although another site has them."""
 
     site: str

@@ -20,7 +20,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -34,6 +33,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from msgspec import Struct
 
 from cheops.config.security import SecurityConfig
 from cheops.errors import CheopsError
@@ -63,8 +63,7 @@ _MOST_HOSTS = 10_000
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFolder:
+class KeyFolder(Struct, frozen=True):
     """The content of the folder, checked to be consistent."""
 
     path: Path

@@ -10,6 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from msgspec import Struct
+
 
 class Role(StrEnum):
     VIEWER = "viewer"
@@ -33,8 +35,7 @@ class Kind(StrEnum):
     NOBODY = "nobody"
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """What a token is limited to; None: no limit of this kind."""
 
     types: frozenset[str] | None = None

@@ -7,9 +7,10 @@ one reason beyond a number are counted together as `OTHERS`.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Lock
+
+from msgspec import Struct
 
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
@@ -36,8 +37,7 @@ def reason_of(error: CheopsError) -> str:
     return error.reason or HTTPStatus(error.status).phrase.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """How often one sender was refused for one reason, and the last time."""
 
     reason: str

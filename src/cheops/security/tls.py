@@ -26,9 +26,10 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from cheops.errors import CheopsError
 
@@ -44,8 +45,7 @@ _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeLimits:
+class HandshakeLimits(Struct, frozen=True):
     """Limits on TLS handshakes."""
 
     context: ssl.SSLContext

@@ -16,8 +16,10 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.bounded import BoundedMap
 from cheops.errors import ClientError
@@ -43,8 +45,7 @@ class BadTokenError(ClientError):
         super().__init__(message, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     id: str
     name: str
     role: Role
@@ -190,8 +191,7 @@ LASTS_S = 12 * 3600
 MOST_SESSIONS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     token: str  # its id
     ends_ms: int
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from hashlib import sha256
 from random import Random
 
+from msgspec import structs
+
 from cheops.engine.documents import Message, Proof
 from cheops.engine.events import (
     Answer,
@@ -102,7 +104,7 @@ class ByzantineWorld(World):
             return done
         # Longer than a hash, so that it stays at its site.
         output = f"changed at {node.name} by its application, {self.now_ms} ms after the start"
-        return tuple(replace(one, output=output) if one == Outcome(Result.OK) else one for one in done)
+        return tuple(structs.replace(one, output=output) if one == Outcome(Result.OK) else one for one in done)
 
     # -- what counts -----------------------------------------------------------------------------------
 

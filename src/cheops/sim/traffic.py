@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from msgspec import structs
+
 from cheops.engine.events import Outcome, Result, Run, Save, Send, Submitted
 from cheops.engine.settings import Limits, Settings
 from cheops.engine.status import Overall, status
@@ -65,7 +67,9 @@ class CountedWorld(World):
         done = super().execute(node, run, trouble)
         lines = (sha256(f"{node.name} {self.now_ms} {n}".encode()).hexdigest() for n in range(self._output_lines))
         output, timing = "\n".join(lines), Timing(_EPOCH_MS + self.now_ms, 3 + len(node.name))
-        return tuple(replace(one, output=output, timing=timing) if one.result is Result.OK else one for one in done)
+        return tuple(
+            structs.replace(one, output=output, timing=timing) if one.result is Result.OK else one for one in done
+        )
 
     def send(self, node: Node, send: Send) -> None:
         if self._is_signed:  # the receiver passes on what it has got

@@ -6,9 +6,9 @@ keeps its signature, even when its commit is repeated.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from cheops.engine.documents import Document, Key, Ledger, key_of
@@ -96,8 +96,7 @@ HasSigned = Callable[[str], bool]  # whether the current key made this signature
 _PAGE = 500  # documents that are read and signed at a time
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentSigner:
+class DocumentSigner(Struct, frozen=True):
     """Signs the documents of one site, as long as it has this store."""
 
     origin: Origin

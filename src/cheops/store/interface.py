@@ -15,8 +15,9 @@ read beyond the old ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from cheops.engine.documents import NO_DROPS, NO_LINEAGE, Document, Drops, Key, Lineage, Peers, SiteClock
 from cheops.engine.events import Recovered, Save
@@ -30,8 +31,7 @@ BEGIN_AGAIN = "put it aside and start with an empty one: the site gets back what
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A shared document and its number in the feed."""
 
     seq: int

@@ -7,11 +7,12 @@ a test on this store also notices if the codec loses something.
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 from threading import Lock
 from typing import Any
+
+from msgspec import Struct, field
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
@@ -24,8 +25,7 @@ from cheops.store.space import DELETED, Space
 _EVERYTHING, _MATRICES = object(), object()  # feeds besides those of the sites; no site name can equal them
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     put: Put
     numbers: dict[object, int] = field(default_factory=dict)  # its number in each feed
 

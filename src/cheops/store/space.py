@@ -9,8 +9,9 @@ are some. At rest the write-ahead log is emptied, too: SQLite alone would keep i
 import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 # The write-ahead log is truncated to this after a burst; without a limit it would keep its largest size for ever.
 MAX_LOG_BYTES = 16 * 1024 * 1024
@@ -27,8 +28,7 @@ _AT_REST_PAGES, _AT_REST_SHARE = 64, 32  # 256 KiB, and a 32nd of the file
 _BUSY_PAGES, _BUSY_SHARE = 1_024, 4  # 4 MiB, and a quarter of the file
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """The size of a store, in bytes where the name says nothing else."""
 
     file: int  # with its free pages

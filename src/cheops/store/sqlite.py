@@ -15,12 +15,13 @@ another for a site. No number is given twice, even when the document that had it
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import count
 from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import Any
+
+from msgspec.structs import replace
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save

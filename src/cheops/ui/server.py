@@ -11,13 +11,13 @@ and no frame around it. A resource whose id is a piece of HTML is then a strange
 import gzip
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import NamedTuple
 
+from msgspec import Struct
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -56,8 +56,7 @@ _PRELOADS = b"<!-- modules -->"
 _IMPORT = re.compile(r'^import [^;]*? from "([^"]+)";$', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     kind: str
     body: bytes
     gzipped: bytes

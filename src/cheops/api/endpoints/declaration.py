@@ -37,8 +37,7 @@ else:
     R, P, B = TypeVar("R"), TypeVar("P"), TypeVar("B")
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """What a client needs to use a route."""
 
     role: Role | None = None  # of people and programs; None: not for them

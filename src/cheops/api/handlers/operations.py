@@ -3,11 +3,10 @@
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 from starlette.datastructures import FormData
 from starlette.responses import Response
 
@@ -195,8 +194,7 @@ async def _sites_request(node: Node, id_: str, change: ChangeSites, by: Principa
 # -- responses of the sites -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(Struct):
     """The responses of the sites to one operation so far."""
 
     operation: str

@@ -8,7 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import aiohttp
 import msgspec
 from msgspec import structs
 
@@ -53,7 +52,7 @@ from cheops.peers.prober import now
 from cheops.scope.names import name_problem, normal
 from cheops.text import listed
 
-_PING_TIMEOUT_S = 5.0
+_PING_TIMEOUT_S, _PING_BYTES = 5.0, 1_000_000
 _ANNOUNCE_TIMEOUT_S = 4.0  # for the answers of the other sites to a decision
 _MAX_NAMED = 100
 _MAX_DISTANCES = 60  # sites; they have 1,770 pairs, and each pair has a distance
@@ -91,12 +90,11 @@ async def ping_site(request: ApiRequest) -> Ping:
     begun_s = time.monotonic()
     health, detail = None, ""
     try:
-        timeout = aiohttp.ClientTimeout(total=_PING_TIMEOUT_S)
-        async with node.channels.http.request(
-            site.name, "GET", "/healthz", address=site.url, timeout=timeout
-        ) as response:
-            health = from_json(await response.read(), Health)
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
+        _, body = await node.channels.http.request(
+            site.name, "GET", "/healthz", timeout_s=_PING_TIMEOUT_S, most_bytes=_PING_BYTES, address=site.url
+        )
+        health = from_json(body, Health)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         detail = connection_problem(error)
     if health and health.site != site.name:
         detail = f"'{health.site}' responds at its address"

@@ -16,8 +16,9 @@ ended, with its output. Whatever happens, no process of a command survives it.
     worker      the helper processes themselves: one spawner, and a worker per running command; idle ones end soon
     program     starts one program: user, limits, environment
     wire        the messages between agent and workers
+    typing_names  two names of typing, without its weight
 
 A worker is a child subreaper, so that it can find and kill all descendants of its command; the agent itself must not
-be one. `worker`, `program` and `wire` run in the helper processes with `python -I -S`: they import nothing but the
-standard library and each other. For the same reason this file has no code.
+be one. `worker`, `program`, `wire` and `typing_names` run in the helper processes with `python -I -S`: they import
+nothing but the standard library and each other. For the same reason this file has no code.
 """

@@ -17,9 +17,10 @@ shell still expands `~`.
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from cheops.backends.command.paths import path_problem
 from cheops.config.command import EVERYTHING, MAX_WRITTEN_CHARACTERS, CommandSettings, Pattern, parse_pattern
@@ -50,8 +51,7 @@ class CommandNotAllowedError(ClientError):
     reason = "command not allowed"
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(Struct, frozen=True):
     """The words to execute, and the environment variables that they refer to."""
 
     argv: tuple[str, ...]

@@ -12,8 +12,8 @@ import resource
 import signal
 import stat
 import sys
-from typing import NamedTuple, NoReturn
 
+from cheops.backends.command.typing_names import NamedTuple, NoReturn
 from cheops.backends.command.wire import Order
 
 # The spawner and its workers ignore these, so that only the end of the agent ends them. Ignored signals stay ignored

@@ -9,10 +9,11 @@ import asyncio
 import codecs
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
+
+from msgspec import Struct
 
 from cheops.backends.command.line import CommandLineError, Invocation, invocation
 from cheops.backends.command.spawner import Spawner, SpawnerError, Worker
@@ -47,8 +48,7 @@ _STOPPING = "the agent is stopping"
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """How a command ended. `exit_code` is there if it EXITED; negative: killed by that signal.
 
     `output` is what it wrote on both streams, as it came, up to the type's limit; for a command that was

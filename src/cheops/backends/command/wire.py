@@ -11,7 +11,8 @@ Spawner and workers import this: it must stay small.
 import socket
 import struct
 from enum import StrEnum
-from typing import NamedTuple
+
+from cheops.backends.command.typing_names import NamedTuple
 
 _LENGTH = struct.Struct("!I")
 _ORDER = struct.Struct("!dQqqqq?I")

@@ -28,9 +28,9 @@ import socket
 import sys
 from collections.abc import Container, Iterator
 from time import monotonic, sleep
-from typing import NoReturn
 
 from cheops.backends.command import program
+from cheops.backends.command.typing_names import NoReturn
 from cheops.backends.command.wire import (
     GRACE_S,
     SWEEP_S,

@@ -12,10 +12,10 @@ place that chooses.
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.creations import MAY_EXIST, creation_in_doubt, response_to

@@ -6,10 +6,10 @@
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.conditions import NOT_FOR_READING, ConditionGuard

@@ -15,10 +15,11 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
 from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, folded, prefixes, trimmed
@@ -32,8 +33,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """This site's copy of a replicant. `item` is where clients find it: with `{id}`, and meta-ids for what it
     is part of; for what clients name themselves it is the path as it stands."""
 

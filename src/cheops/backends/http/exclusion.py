@@ -9,7 +9,8 @@ the one that comes later waits here until the other one has ended. All others ru
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
@@ -19,8 +20,7 @@ from cheops.backends.http.paths import canonical, folded
 from cheops.backends.http.payload import Request
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True, eq=False):
     service: str
     places: tuple[str, ...]
     decides: bool  # what is below: it creates or deletes the thing itself

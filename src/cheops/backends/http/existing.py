@@ -5,7 +5,6 @@ abort, adopt it as our copy, or overwrite it. Everything is asked with the crede
 finds only what it may see.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,8 +32,7 @@ _MULTI_STATUS = 207
 _UNAUTHORIZED = 401
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """An operation and what is needed to run it."""
 
     service: ServiceConfig

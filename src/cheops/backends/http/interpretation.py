@@ -6,7 +6,6 @@ before it runs an operation: its own rules must say the same.
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -40,8 +39,7 @@ _FORM = "application/x-www-form-urlencoded"
 NO_OPERATIONS = (RuleKind.READ, RuleKind.REFUSE, RuleKind.SESSION)
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(msgspec.Struct, frozen=True):
     """What a request does, and to what. `item` is the path by which its resource is known at every site; empty if the
     service gives it an id."""
 

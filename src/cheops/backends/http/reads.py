@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import Form, LocalIdTranslator, LocalOf, MetaIdTranslator, meta_ids_in, text_to_local

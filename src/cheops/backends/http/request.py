@@ -1,10 +1,11 @@
 """What a client's request means for replication: its target, its preferences and conditions, and what is refused."""
 
 import re
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.ids import is_meta_id, meta_id_of
@@ -106,8 +107,7 @@ class Wait(StrEnum):
         return {Wait.FIRST: 1, Wait.QUORUM: sites // 2 + 1, Wait.ALL: sites}[self]
 
 
-@dataclass(frozen=True, slots=True)
-class Preferences:
+class Preferences(Struct, frozen=True):
     """What the headers of a request say about its execution and its response."""
 
     wait: Wait = Wait.FIRST
@@ -183,8 +183,7 @@ def _other_request(head: RequestHead, other: str) -> ClientError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A replicant, and what of it a request is about. Paths have meta-ids."""
 
     meta_id: str

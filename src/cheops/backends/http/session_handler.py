@@ -14,9 +14,10 @@ service at one site only.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
+
+from msgspec.structs import replace
 
 from cheops.backends.http.changes import ChangeHandler
 from cheops.backends.http.ids import meta_id_of

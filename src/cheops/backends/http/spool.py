@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cheops.backends.http.ids import META_ID_BYTES
 from cheops.backends.http.payload import MAX_INLINE_BYTES
@@ -16,8 +17,7 @@ _BLOCK = 1024 * 1024
 _ID_BYTES = 40  # a meta-id, and what may not be before it
 
 
-@dataclass(frozen=True, slots=True)
-class SpooledBody:
+class SpooledBody(Struct, frozen=True):
     """`inline` for a small body; else a file that is pinned until its operation names it."""
 
     inline: bytes = b""

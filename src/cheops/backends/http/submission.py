@@ -6,7 +6,6 @@ their replies as long as the client wants, and makes the response.
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import quote
@@ -43,8 +42,7 @@ _UNEXPLAINED = 422  # the service has done it, and nobody knows what to make of 
 _FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """An operation to be submitted."""
 
     meta_id: str
@@ -56,14 +54,13 @@ class Change:
     matrix: Matrix | None = None
 
 
-@dataclass(slots=True)
-class SubmissionResult:
+class SubmissionResult(msgspec.Struct):
     """What is known of an operation when its client gets a response."""
 
     op: OpId
     sites: tuple[str, ...]
     wait: Wait
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, Answer] = msgspec.field(default_factory=dict)
     decided: Answer | None = None
     unknown: str | None = None  # why it is unknown whether it ran
 

@@ -8,7 +8,8 @@ waits here until the service has decided about the earlier one.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cheops.backends.http.copies import Copies
 from cheops.backends.http.payload import Request
@@ -19,8 +20,7 @@ _MOST_S = 10.0
 _LOOK_S = 0.02
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Turn:
+class Turn(Struct, frozen=True, eq=False):
     """A request that is about what clients name."""
 
     service: str

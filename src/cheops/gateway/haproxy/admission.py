@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
@@ -204,8 +205,7 @@ def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
     return key if len(key) <= _MAX_KEY else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     scope: str  # as remembered by Carriers
     encoded: str  # the scope as it is passed on
     marks: tuple[Carrier, ...]

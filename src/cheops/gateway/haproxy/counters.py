@@ -6,8 +6,9 @@ difference to the values of the refresh before, for every worker.
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.flows import FlowKind
@@ -25,8 +26,7 @@ _FIELDS, _HANDSHAKE_FIELDS = 10, 5
 _NO_CERTIFICATE = "peer did not return a certificate"
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """The service and site behind a backend of HAProxy."""
 
     service: str
@@ -35,8 +35,7 @@ class Backend:
     is_unknown: bool = False  # for calls without a known scope
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRequest:
+class LoggedRequest(Struct, frozen=True):
     """A request as HAProxy's ring has it."""
 
     at_ms: int

@@ -9,10 +9,11 @@ raises the generation, and a decision made before it is not installed after it.
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address
 from itertools import takewhile
+
+from msgspec import Struct
 
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import RecoveredScope
@@ -32,8 +33,7 @@ class FlowKind(StrEnum):
     IN_TURN = "in-turn"
 
 
-@dataclass(frozen=True, slots=True)
-class FlowCandidate:
+class FlowCandidate(Struct, frozen=True):
     """The part of a request that later requests may share."""
 
     service: str
@@ -43,16 +43,14 @@ class FlowCandidate:
     client: str = ""  # the address that sent it
 
 
-@dataclass(frozen=True, slots=True)
-class FlowTarget:
+class FlowTarget(Struct, frozen=True):
     """Where a request is sent first, and whether another target follows if that fails."""
 
     kind: FlowKind
     site: str | None  # None: this site's own instance
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """Where requests with a scope go. `sites` are all on which that depends."""
 
     target: FlowTarget

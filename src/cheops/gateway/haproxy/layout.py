@@ -8,11 +8,13 @@ not have.
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.config.address import Address
 from cheops.config.gateway import ForwardedHeaders, UnknownCalls
@@ -148,8 +150,7 @@ def value_of(backend: str, passed_on: str = "", flags: str = "") -> str:
     return f"{backend}|{key_of(passed_on)}|{flags}"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceLayout:
+class ServiceLayout(Struct, frozen=True):
     """A service of this site that clients reach through HAProxy."""
 
     name: str
@@ -170,8 +171,7 @@ class ServiceLayout:
         return self.outbound is not None and self.unknown_calls is UnknownCalls.WARN
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLayout:
+class PeerLayout(Struct, frozen=True):
     """The gateway of another site that takes requests for a service."""
 
     service: str
@@ -180,8 +180,7 @@ class PeerLayout:
     host: str = ""  # by which its certificate is verified; none: plain HTTP
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Everything that HAProxy's configuration depends on: an equal layout needs no reload."""
 
     here: str

@@ -9,8 +9,9 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from cheops.errors import CheopsError
 from cheops.gateway.haproxy.configuration import MASTER
@@ -27,8 +28,7 @@ class RuntimeSocketError(CheopsError):
     definite = False
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """A process of HAProxy that serves connections."""
 
     pid: int
@@ -173,8 +173,7 @@ _log = logging.getLogger(__name__)
 Entries = Callable[[], Iterable[tuple[str, str]]]
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     is_whole: bool = False
     deleted: set[str] = field(default_factory=set)
     added: dict[str, str] = field(default_factory=dict)

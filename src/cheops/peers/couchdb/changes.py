@@ -6,7 +6,6 @@ later ends without its closing line, which every client notices.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,8 +20,7 @@ from cheops.peers.couchdb.requests import CouchError, bool_param, int_param, rea
 _FEEDS = ("normal", "longpoll", "continuous")
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesQuery:
+class ChangesQuery(msgspec.Struct, frozen=True):
     """The parameters of a request. Those that only matter for edits, deletions or attachments, which do not
     exist here, are ignored."""
 
@@ -35,8 +33,7 @@ class ChangesQuery:
     timeout_s: float
 
 
-@dataclass(slots=True)
-class FeedCursor:
+class FeedCursor(msgspec.Struct):
     """How far a client has read."""
 
     since: int

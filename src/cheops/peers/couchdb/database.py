@@ -15,7 +15,6 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,8 +30,7 @@ from cheops.text import printable, shortened
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(msgspec.Struct, frozen=True):
     """Limits of the server."""
 
     body_bytes: int = 16 * MIB  # of a request, after unpacking
@@ -173,8 +171,7 @@ T = TypeVar("T")
 _AT_ONCE = 20  # documents read at a time: each can have megabytes
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """A part of the feed: documents with their numbers, and up to which number it counts as read."""
 
     rows: tuple[tuple[int, CouchDocument], ...]
@@ -182,8 +179,7 @@ class Page:
     is_last: bool  # the feed ended here
 
 
-@dataclass(frozen=True, slots=True)
-class TakeResult:
+class TakeResult(msgspec.Struct, frozen=True):
     """The result for documents that came in."""
 
     new: int
