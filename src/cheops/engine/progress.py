@@ -496,7 +496,6 @@ class SealRequest:
 
 def _is_too_large(report: Report) -> bool:
     vectors = (report.known, report.known_replies, report.settled)
-    most_each = 2 * MAX_NAME_CHARACTERS
-    if sum(map(len, vectors)) * most_each <= _MOST_REPORT_CHARACTERS:  # mostly, without a look at the names
-        return False
-    return sum(len(origin) for vector in vectors for origin in vector) > _MOST_REPORT_CHARACTERS
+    # Mostly it is small enough whatever its names are.
+    is_small = sum(map(len, vectors)) * 2 * MAX_NAME_CHARACTERS <= _MOST_REPORT_CHARACTERS
+    return not is_small and sum(len(origin) for vector in vectors for origin in vector) > _MOST_REPORT_CHARACTERS
