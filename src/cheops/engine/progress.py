@@ -165,11 +165,8 @@ class PeerProgress:
 
     def observe(self, message: Message, now_ms: int, here: str = "") -> None:
         """Update the state of the peer from a message of it. `here` is the name of this site."""
-        if self.known == message.known and self.known_replies == message.known_replies:
-            has_more, is_newest = False, True
-        else:
-            has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
-            is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
+        has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
+        is_newest = covers(message.known, self.known) and covers(message.known_replies, self.known_replies)
         is_answer = self.must_ask and not message.ask
         self.by_others = False
         if message.ask or message.pull:
