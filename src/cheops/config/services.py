@@ -363,8 +363,8 @@ class ServiceConfig(Section):
         PAGES,
         None,
         "How the service gives long lists in pages, for [reads over several "
-        "sites](gateway.md#lists-over-several-sites): `none` if it never does. Without it, such a read is refused where a "
-        "request or a response looks like a page.",
+        "sites](gateway.md#lists-over-several-sites): `none` if it never does. Without it, such a read is refused "
+        "where a request or a response looks like a page.",
         shown="not known",
     )
 

@@ -25,7 +25,7 @@ from cheops.gateway.error_shapes import shaped
 from cheops.gateway.headers import CREDENTIALS, PARTS, SITE, encode_name, end_to_end, without, without_mesh
 from cheops.gateway.interfaces import ClientGoneError, Response, StreamedBody, UpstreamError
 from cheops.gateway.json_items import ListNames, Shape
-from cheops.gateway.list_pages import PageReader
+from cheops.gateway.list_pages import NOT_ALL, PageReader
 from cheops.gateway.lists import (
     Folder,
     PartStatus,
@@ -146,9 +146,7 @@ class Gatherer:
         lists = [part for part in good if part.shape in (Shape.ARRAY, Shape.OBJECT)]
         lacking = missing(statuses, for_document=not lists)
         if asking.wish.is_all and lacking:
-            return self._problem(
-                asking, 503, f"{words_for(lacking)}, and Cheops-Wait: all wants an answer of every part", statuses
-            )
+            return self._problem(asking, 503, f"{NOT_ALL} {words_for(lacking)}", statuses)
         if asking.is_head:
             return self._head(good, opened)
         if len(lists) == len(good) and len({part.list_kind for part in lists}) == 1:
@@ -172,7 +170,7 @@ class Gatherer:
         if unknown:
             nowhere = [status.site for status in statuses if not status.is_unknown and status.status == 404]
             rest = f"; {in_words(nowhere)} {'does' if len(nowhere) == 1 else 'do'} not have it" if nowhere else ""
-            return self._problem(asking, 503, f"{asking.what} had no answer at {words_for(unknown)}{rest}", statuses)
+            return self._problem(asking, 503, f"no answer to {asking.what} from {words_for(unknown)}{rest}", statuses)
         chosen = next((part for part in opened if part.status.status != 404), opened[0])
         return self._document(chosen, opened)
 

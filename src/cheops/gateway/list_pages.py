@@ -41,6 +41,7 @@ _MAX_PAGE_BYTES = 16 * 1024 * 1024
 _MAX_REQUESTS = 1_000  # for one page: most give none, or its items are copies of what was listed before
 _REMEMBERED = 256  # lists that are being read page by page, and have replicants
 _TOKEN_BYTES = 9
+NOT_ALL = "Cheops-Wait: all needs an answer from every part, and there is none from"
 
 
 @dataclass(slots=True)
@@ -198,7 +199,9 @@ class PageReader:
         page.statuses[place.part] = status
         if place.query is not None:
             return self._problem(
-                page, 503, f"{status.text}, in the middle of its part of the list. Ask for the same page again later"
+                page,
+                503,
+                f"no answer from {status.text}, whose part of the list goes on. Ask for the same page again later",
             )
         missing = (*place.missing, (status.site, status.status))
         self._move_on(page, msgspec.structs.replace(place, missing=missing))
@@ -218,9 +221,9 @@ class PageReader:
         lacking = [status for status in page.statuses.values() if not status.is_good]
         left_out = [PartStatus(site, status) for site, status in began.missing]
         if page.kind is None:
-            return self._problem(page, 503, f"{asking.what} had no answer at {words_for(lacking)}", began)
+            return self._problem(page, 503, f"no answer to {asking.what} from {words_for(lacking)}", began)
         if asking.wish.is_all and (lacking or left_out):
-            text = f"{words_for([*left_out, *lacking])}, and Cheops-Wait: all wants an answer of every part"
+            text = f"{NOT_ALL} {words_for([*left_out, *lacking])}"
             return self._problem(page, 503, text, began)
         headers: Headers = (*common_headers(page.headers), (PARTS, self._parts(page, began)))
         members = merged_members(

@@ -103,7 +103,7 @@ class PartStatus:
 
     @property
     def text(self) -> str:
-        return f"{self.site}: {self.why or self.status}"
+        return f"{self.site} ({self.why or self.status})"
 
 
 def parts_header(statuses: Iterable[PartStatus]) -> str:
