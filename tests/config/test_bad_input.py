@@ -108,7 +108,7 @@ BAD = [
         "site: a\nservices:\n  image: {uri: http://b}",
         (
             "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
-            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 26 more"
+            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 27 more"
         ),
     ),
     (

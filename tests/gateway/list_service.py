@@ -33,8 +33,8 @@ class Given:
 Respond = Callable[[Asked], Given]
 
 
-def as_json(value: Any, status: int = 200, **headers: str) -> Given:
-    return Given([json.dumps(value).encode()], status, {"Content-Type": "application/json", **headers})
+def as_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Given:
+    return Given([json.dumps(value).encode()], status, {"Content-Type": "application/json", **(headers or {})})
 
 
 def problem(status: int) -> Given:
@@ -52,7 +52,9 @@ class _Server(ThreadingHTTPServer):
 class ListService:
     """One instance, in threads of the test."""
 
-    def __init__(self, port: int, respond: Respond) -> None:
+    def __init__(  # noqa: C901 - the service is in it
+        self, port: int, respond: Respond, patience_s: float = 30
+    ) -> None:
         self.respond = respond
         self.asked: list[Asked] = []
         self._open: set[socket.socket] = set()
@@ -60,7 +62,7 @@ class ListService:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            timeout = 30
+            timeout = patience_s
 
             def setup(self) -> None:
                 service._open.add(self.request)
@@ -162,6 +164,6 @@ def by_number(items: list[dict[str, Any]], *, has_link: bool = True) -> Respond:
         page = items[(number - 1) * size : number * size]
         query = "&".join(f"{k}={v}" for k, v in asked.query.items() if k != "page")
         link = f'<{asked.path}?{query}&page={number + 1}>; rel="next", <{asked.path}?{query}&page=1>; rel="first"'
-        return as_json(page, **({"Link": link} if has_link and number * size < len(items) else {}))
+        return as_json(page, headers={"Link": link} if has_link and number * size < len(items) else {})
 
     return respond

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 
 import msgspec
 
@@ -54,6 +55,7 @@ from cheops.gateway.part_requests import Asker, Asking, Watches, close_all
 from cheops.gateway.request import Request
 from cheops.gateway.responses import problem_response
 from cheops.gateway.routing import Gather
+from cheops.scope.route import Replicas
 from cheops.scope.snapshot import Snapshot
 from cheops.text import in_words, printable, shortened
 
@@ -81,6 +83,9 @@ class Gatherer:
         """What the request asks for. Raises CheopsError for what cannot be done."""
         service = self._services[request.service]
         check_readable(request.head, request.service, target.route.sites, request.upload.size)
+        for part in target.route.parts:
+            if isinstance(part, Replicas):
+                part.check_level()
         wish = wish_of(request.head)
         path, _, query = request.head.target.partition("?")
         if service.pages is None:
@@ -247,7 +252,7 @@ class Gatherer:
                 if asking.request.disconnect_watch.is_gone:
                     raise ClientGoneError("the client disconnected") from None
                 _log.warning("the list %s broke off at %s: %s", asking.what, part.status.site, error)
-                raise UpstreamError(f"the list broke off: {error}", "broke off", may_have_had_effect=False) from None
+                raise _broken(f"the list broke off: {error}") from None
             beside[part.status.site] = part.beside
             await part.close()
         yield (between if between != b"," else b"") + b"]"
@@ -256,22 +261,33 @@ class Gatherer:
             yield b"," + msgspec.json.encode(members)[1:] if members else b"}"
 
     async def _items_of(self, asking: Asking, part: OpenPart) -> AsyncIterator[list[bytes]]:
-        """The items of a part. While the parts before it were read, nobody read this one: its site may have given up.
-        Then it is asked again, if it has given nothing yet."""
+        """The items of a part. While those before it were read, nobody read this one, and its site may have given up.
+        So it is asked again, once; what it gave before must come again, byte by byte."""
+        given, count = blake2b(), 0
         try:
             async for items in part.items():
+                _count_in(given, items)
+                count += len(items)
                 yield items
         except UpstreamError:
-            if part.has_given or asking.request.disconnect_watch.is_gone:
+            if asking.request.disconnect_watch.is_gone:
                 raise
         else:
             return
         again = await self._asker.one(asking, part.number, [part.status.site])
+        repeated = blake2b()
         try:
             if again.status != part.status or again.list_kind != part.list_kind:
-                raise UpstreamError(f"{again.status.text} the second time", "broke off", may_have_had_effect=False)
+                raise _broken(f"{again.status.text} when it was asked again")
             async for items in again.items():
-                yield items
+                skipped, new = items[:count], items[count:]
+                _count_in(repeated, skipped)
+                count -= len(skipped)
+                if count == 0 and skipped and repeated.digest() != given.digest():
+                    raise _broken("its list was another one when it was asked again")
+                yield new
+            if count:
+                raise _broken("its list was shorter when it was asked again")
             part.beside.clear()
             part.beside.update(again.beside)
         finally:
@@ -296,6 +312,15 @@ class Gatherer:
                 yield piece
             yield b"\r\n"
         yield b"--%b--\r\n" % boundary
+
+
+def _count_in(digest: blake2b, items: Sequence[bytes]) -> None:
+    for item in items:
+        digest.update(item + b"\0")
+
+
+def _broken(text: str) -> UpstreamError:
+    return UpstreamError(text, "broke off", may_have_had_effect=False)
 
 
 def folder_of(asking: Asking, dispatcher: Dispatcher, seen: Seen) -> Folder:

@@ -27,7 +27,6 @@ class OpenPart:
         self.status = status
         self.headers = headers
         self.shape: Shape | None = None
-        self.has_given = False  # an item, or a byte of a document
         self.is_ended = False
         self._splitter = ListSplitter(names)
         self._body = body
@@ -100,7 +99,6 @@ class OpenPart:
         self._beginning.clear()
         while True:
             if self._items:
-                self.has_given = True
                 items, self._items = self._items, []
                 yield items
             if self.is_ended:

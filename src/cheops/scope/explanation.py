@@ -31,6 +31,7 @@ from cheops.scope.tree import (
 )
 from cheops.text import in_words, is_or_are
 
+_NO_CHANGES = "is refused: changes of resources that span sites (%) are not implemented"
 _SHOWN = 3  # alternatives that are named in a sentence
 
 
@@ -123,9 +124,8 @@ def _refusal(route: Replicas, up: tuple[str, ...], down: tuple[str, ...]) -> str
 
 
 def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
-    """Changes of what spans sites are not implemented: they are refused, whatever is up."""
     if method is not Method.READ:
-        return Effect(method, (), None, "is refused: changes of resources that span sites (%) are not implemented")
+        return Effect(method, (), None, _NO_CHANGES)
     parts = [effect(part, method, snapshot) for part in route.parts]
     found = [part for part in parts if part.sites]
     texts = [_text(part) if isinstance(part, One) else f"({_text(part)})" for part in route.parts]
@@ -146,6 +146,8 @@ def _greatest(latencies_ms: list[float | None]) -> float | None:
 
 
 def _fallback(route: Fallback, method: Method, snapshot: Snapshot) -> Effect:
+    if method is not Method.READ and any(isinstance(one, Cross) for one in route.alternatives):
+        return Effect(method, (), None, _NO_CHANGES)  # whichever is tried first
     first, *rest = in_order(route, snapshot, reading=method is Method.READ)
     now = effect(first, method, snapshot)
     if not now.sites:
