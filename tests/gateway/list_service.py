@@ -156,12 +156,14 @@ def by_marker(items: list[dict[str, Any]], *, links: str = "next", usual: int = 
     return respond
 
 
-def by_number(items: list[dict[str, Any]], *, has_link: bool = True) -> Respond:
+def by_number(items: list[dict[str, Any]], *, has_link: bool = True, is_strict: bool = False) -> Respond:
     """Pages with numbers, as those of GitHub: `page` and `per_page`, and the header Link."""
 
     def respond(asked: Asked) -> Given:
         size, number = int(asked.query.get("per_page", 4)), int(asked.query.get("page", 1))
         page = items[(number - 1) * size : number * size]
+        if is_strict and number > 1 and not page:
+            return problem(404)
         query = "&".join(f"{k}={v}" for k, v in asked.query.items() if k != "page")
         link = f'<{asked.path}?{query}&page={number + 1}>; rel="next", <{asked.path}?{query}&page=1>; rel="first"'
         return as_json(page, headers={"Link": link} if has_link and number * size < len(items) else {})

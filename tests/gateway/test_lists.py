@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from cheops.gateway.pages import read, written
 from tests.agent.rig import until
 from tests.gateway.list_service import (
     Asked,
@@ -33,6 +35,7 @@ PAGES: dict[str, Any] = {
     "markers": {"pages": {"limit": "limit", "marker": "marker", "next": "$.next"}},
     "links": {"pages": {"limit": "limit", "marker": "marker", "next": "$.things_links"}},
     "silent": {"pages": {"limit": "limit", "marker": "marker"}},
+    "counted": {"pages": {"limit": "per_page", "page": "page"}},
     "numbers": {"pages": {"limit": "per_page", "page": "page", "next": "Link"}},
     "closed": {"forward": "none", "pages": "none"},
 }
@@ -369,7 +372,10 @@ def test_what_else_cannot_be_sent_to_several_sites(plain: Services) -> None:
 def test_a_dry_run_says_what_is_done(plain: Services) -> None:
     dry = plain.ask(headers={"Cheops-Dry-Run": "1"}).json
     assert (dry["decision"], dry["tried"]) == ("gather", [{"kind": "gather", "sites": list(SITES)}])
-    assert dry["effect"]["does"] == "asks site1, site2 and site3 at once, and puts their lists together"
+    assert (
+        dry["effect"]["does"]
+        == "asks site1, site2 and site3 at once, and gives one list of all, or the item that one of them has"
+    )
     assert not plain.at["site1"].asked
     bad: list[dict[str, Any]] = [{"target": "/things?limit=5"}, {"method": "POST"}, {"headers": {"Cheops-Wait": "x"}}]
     for one in bad:
@@ -446,6 +452,35 @@ def test_without_a_limit_a_page_is_what_a_site_gives(three: Stage) -> None:
         assert [one for page in pages for one in ids(page)] == expected(4)
         assert [len(ids(page)) for page in pages] == [3, 4, 4, 1]
         assert pages[0].json["next"].startswith("/things?marker=cheops1.")
+
+
+def test_sites_that_give_less_than_they_are_asked_for(three: Stage) -> None:
+    """A service that does not say whether there is more is asked until a page is empty."""
+    for services in _services(three, "silent"):
+        services.respond(lambda site: by_marker(things(site, 12), links=""))  # at most 5 at a time
+        for target in ("/things?limit=8", "/things"):
+            pages = list(pages_of(services, target))
+            assert [one for page in pages for one in ids(page)] == expected(12)
+    for services in _services(three, "counted"):
+        services.respond(lambda site: by_number(things(site, 5), has_link=False, is_strict=site == "site2"))
+        pages = list(pages_of(services, "/things?per_page=3"))
+        assert [one for page in pages for one in ids(page)] == expected(5)
+
+
+def test_replicas_on_several_pages_are_one_item(three: Stage) -> None:
+    """The gateways of the sites give meta-ids in place of local ids; here the services do it themselves."""
+    shared = [{"id": f"c4e095a1-0000-8000-8000-{number:012}"} for number in range(4)]
+    for services in _services(three, "numbers"):
+        services.respond(lambda site: by_number([*shared[:3], *things(site, 2), *shared[3:]]))
+        pages = list(pages_of(services, "/things?per_page=2"))
+        once = [*(one["id"] for one in shared[:3]), "site1-0", "site1-1", shared[3]["id"], *expected(2, SITES[1:])]
+        assert [one for page in pages for one in ids(page)] == once
+        # A page that is asked for again is the same again, also after later ones.
+        target = pages[0].headers["Link"].partition(">")[0].lstrip("<")
+        assert [ids(services.ask(target)) for _ in range(2)] == [once[2:4]] * 2
+        position = msgspec.structs.replace(read(target.partition("&page=")[2]), seen="forgotten")
+        answer = services.ask(f"/things?per_page=2&page={written(position)}")
+        assert (answer.status, "begin the list again" in answer.json["detail"]) == (410, True)
 
 
 def test_pages_of_sites_that_come_and_go(three: Stage) -> None:

@@ -13,7 +13,7 @@ from cheops.gateway.json_items import BodyError
 from cheops.gateway.pages import (
     Next,
     Position,
-    after_full_page,
+    after_page,
     limit_of,
     link_to_next,
     next_in,
@@ -146,16 +146,16 @@ def test_signs_of_pages(members: dict[str, Any], sign: str | None) -> None:
     assert signs_of_pages((), beside(**members)) == sign
 
 
-def test_full_pages_of_services_that_say_nothing() -> None:
+def test_services_that_say_nothing_are_asked_until_a_page_is_empty() -> None:
     silent, numbers = PagesConfig(limit="limit", marker="marker"), PagesConfig(limit="n", page="p")
-    assert after_full_page(silent, "limit=2&marker=a", 2, "b") == Next("limit=2&marker=b")
-    assert after_full_page(silent, "limit=2", 1, "b") is None
-    assert after_full_page(silent, "", 100, "b") is None
-    assert after_full_page(numbers, "n=2&p=3", 2, None) == Next("n=2&p=4")
+    assert after_page(silent, "limit=2&marker=a", 2, "b") == Next("limit=2&marker=b")
+    assert after_page(silent, "limit=2", 1, "b") == Next("limit=2&marker=b")
+    assert after_page(silent, "limit=2", 0, None) is None
+    assert after_page(numbers, "n=2&p=3", 2, None) == Next("n=2&p=4")
     with pytest.raises(BodyError):
-        after_full_page(silent, "limit=2", 2, None)
+        after_page(silent, "limit=2", 2, None)
     with pytest.raises(BodyError):
-        after_full_page(numbers, "n=2&p=x", 2, None)
+        after_page(numbers, "n=2&p=x", 2, None)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ class PagesConfig(Section):
         ValueType("`Link` or `$.…`", _read_next, _write_next),
         (),
         "Where a response says what comes next: in the header `Link` (`rel=next`), or in a member that holds a URL, "
-        "its query, or a list of links with `rel` and `href`. Without it, a page that is full is followed by the next "
-        "one, for requests that have `limit`.",
+        "its query, or a list of links with `rel` and `href`. Without it, a site is asked for the next page "
+        "until one is empty.",
         shown="nowhere",
     )
 
@@ -88,8 +88,6 @@ class PagesConfig(Section):
             raise value.fail(
                 "expected 'marker' or 'page', too: the query parameter with which a later page is asked for"
             )
-        if self.is_paged and not self.limit and not self.next:
-            raise value.fail("expected 'next' or 'limit', too: without them nobody knows whether there is another page")
         return self
 
 

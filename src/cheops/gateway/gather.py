@@ -41,7 +41,7 @@ from cheops.gateway.lists import (
     wish_of,
     words_for,
 )
-from cheops.gateway.open_part import OpenPart
+from cheops.gateway.open_part import TOO_SLOW, OpenPart
 from cheops.gateway.pages import (
     check_sites,
     position_of,
@@ -187,7 +187,7 @@ class Gatherer:
         return shaped(problem, asking.service.replication.errors)
 
     def _head(self, good: list[OpenPart], opened: list[OpenPart]) -> Response:
-        if len(good) == 1:
+        if len(good) == 1 and not missing([part.status for part in opened], for_document=True):
             return self._document(good[0], opened)
         headers = (*common_headers([part.headers for part in good]), _parts(opened))
         return Response(200, headers, b"")
@@ -269,8 +269,8 @@ class Gatherer:
                 _count_in(given, items)
                 count += len(items)
                 yield items
-        except UpstreamError:
-            if asking.request.disconnect_watch.is_gone:
+        except UpstreamError as error:
+            if asking.request.disconnect_watch.is_gone or error.why == TOO_SLOW:
                 raise
         else:
             return

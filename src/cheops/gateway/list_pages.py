@@ -24,7 +24,7 @@ from cheops.gateway.pages import (
     LINK_MEMBERS,
     Next,
     Position,
-    after_full_page,
+    after_page,
     limit_of,
     link_header,
     next_in,
@@ -41,6 +41,7 @@ _MAX_PAGE_BYTES = 16 * 1024 * 1024
 _MAX_REQUESTS = 1_000  # for one page: most give none, or its items are copies of what was listed before
 _REMEMBERED = 256  # lists that are being read page by page, and have replicants
 _TOKEN_BYTES = 9
+_NOT_FOUND = 404
 NOT_ALL = "Cheops-Wait: all needs an answer from every part, and there is none from"
 
 
@@ -148,6 +149,9 @@ class PageReader:
     async def _take_part(self, page: _Page, place: Position, part: OpenPart, query: str) -> Response | None:
         """Take what a part answered, and move on; the response instead, if the page cannot be given."""
         page.statuses[place.part] = part.status
+        if part.status.status == _NOT_FOUND and page.config.page and not page.config.next and place.query is not None:
+            self._move_on(page, place)  # some services have no empty page behind the last one
+            return None
         if not part.status.is_good or part.shape not in (Shape.ARRAY, Shape.OBJECT):
             return self._skip(page, place, part)
         if page.kind is not None and part.list_kind != page.kind:
@@ -190,7 +194,7 @@ class PageReader:
                     page.items.append(kept)
         if page.config.next:
             return next_in(page.config, part.headers, part.beside, (page.asking.path, query))
-        return after_full_page(page.config, query, count, page.folder.last_id)
+        return after_page(page.config, query, count, page.folder.last_id)
 
     def _skip(self, page: _Page, place: Position, part: OpenPart) -> Response | None:
         """A part that does not answer is left out and reported; but not in the middle of it, where the client would

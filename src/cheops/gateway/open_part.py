@@ -14,6 +14,7 @@ from cheops.gateway.lists import PartStatus, is_json
 
 _LOOK_BYTES = 256 * 1024
 _LOOK_S = 0.25  # how long to wait for the rest of a list that has begun
+TOO_SLOW = "too slow"
 _NO_CONTENT, _PARTIAL = 204, 206
 
 
@@ -130,7 +131,7 @@ class OpenPart:
             return await self._next(self._stall_s)
         except TimeoutError:
             text = f"{self.status.site} sent nothing for {self._stall_s:g} s"
-            raise UpstreamError(text, "too slow", may_have_had_effect=False, status=504) from None
+            raise UpstreamError(text, TOO_SLOW, may_have_had_effect=False, status=504) from None
 
     async def _next(self, limit_s: float) -> bytes | None:
         """The next piece; None at the end. After a TimeoutError it still comes, with the next call."""

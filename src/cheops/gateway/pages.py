@@ -209,10 +209,10 @@ def _query_of(url: str, path: str) -> str:
     return parts.query
 
 
-def after_full_page(config: PagesConfig, query: str, count: int, last_id: str | None) -> Next | None:
-    """What comes after a page of a service that does not say so itself: another one, if this one is full."""
-    limit = limit_of(config, query)
-    if limit is None or count < limit:
+def after_page(config: PagesConfig, query: str, count: int, last_id: str | None) -> Next | None:
+    """What comes after a page of a service that does not say so itself: another page, until one is empty. One that is
+    not full may still not be the last: a service may give fewer items than it is asked for."""
+    if count == 0:
         return None
     if config.page:
         number = parameter(query, config.page) or "1"
@@ -220,7 +220,7 @@ def after_full_page(config: PagesConfig, query: str, count: int, last_id: str | 
             raise BodyError(f"the number of its page is '{printable(shortened(number))}'")
         return Next(with_parameter(query, config.page, str(int(number) + 1)))
     if last_id is None:
-        raise BodyError("the last item of a full page has no id, so the next page cannot be asked for")
+        raise BodyError("the last item of a page has no id, so the next page cannot be asked for")
     return Next(with_parameter(query, config.marker, last_id))
 
 

@@ -16,7 +16,7 @@ from cheops.gateway.headers import RequestHead, with_scope
 from cheops.gateway.interfaces import ClientGoneError, Response
 from cheops.gateway.json_items import BodyError, ListNames
 from cheops.gateway.lists import PartStatus, Wish, part_headers
-from cheops.gateway.open_part import OpenPart
+from cheops.gateway.open_part import TOO_SLOW, OpenPart
 from cheops.gateway.request import Request
 from cheops.gateway.responses import error_response
 from cheops.gateway.routing import Forward, Local, short_reason
@@ -110,7 +110,7 @@ class Asker:
         failure: BaseException | None = None
         for number, one in enumerate(tasks, first):
             if one.cancelled():
-                slow = PartStatus(asking.parts[number][0], 504, "too slow")
+                slow = PartStatus(asking.parts[number][0], 504, TOO_SLOW)
                 opened.append(OpenPart.without_response(number, slow))
             elif error := one.exception():
                 failure = error

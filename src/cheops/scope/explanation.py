@@ -134,9 +134,9 @@ def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
         return Effect(method, (), None, f"fails: {in_words(lacking)} {is_or_are(lacking)} down")
     sites = tuple(dict.fromkeys(site for part in found for site in part.sites))
     asked = [text for text in texts if text not in lacking]
-    does = f"asks {in_words(asked)} at once, and puts their lists together"
+    does = f"asks {in_words(asked)} at once, and gives one list of all, or the item that one of them has"
     if lacking:
-        does = f"asks {in_words(asked)}, and says that {in_words(lacking)} {is_or_are(lacking)} missing"
+        does = f"asks {in_words(asked)}, and reports that {in_words(lacking)} {is_or_are(lacking)} missing"
     return Effect(method, sites, _greatest([part.latency_ms for part in found]), does)
 
 
