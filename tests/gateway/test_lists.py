@@ -239,6 +239,7 @@ def test_a_slow_site_does_not_hold_the_others(plain: Services) -> None:
         (Given([b"[1]"], headers={"Content-Type": "application/json"}, length=30, is_cut=True), "broke off"),
         (Given([b"[1]"], headers={"Content-Type": "application/json", "Content-Encoding": "br"}), "compressed"),
         (as_json({"things": [], "items": []}), "two lists"),
+        (Given([b" " * 65536] * 100, headers={"Content-Type": "application/json"}), "nothing but blanks"),
         (Given([b"\xef\xbb\xbf[]"], headers={"Content-Type": "application/json"}), "not JSON"),
     ],
 )
@@ -501,6 +502,18 @@ def test_pages_of_sites_that_come_and_go(three: Stage) -> None:
         assert ids(services.ask(target)) == ["site1-3", "site2-0", "site2-1"]
         services.at["site2"].respond = lambda _: problem(503)
         assert services.ask("/things?limit=3", headers={"Cheops-Wait": "all"}).status == 503
+
+
+def test_a_part_that_is_left_out_hides_nothing(three: Stage) -> None:
+    """Its copies were read, and then it turned out to be bad: those of the next part count."""
+    shared = [{"id": f"c4e095a1-0000-8000-8000-{number:012}"} for number in range(4)]
+    bad = json.dumps([{**one, "text": "x" * 200_000} for one in shared])[:-1].encode() + b",]"
+    for services in _services(three, "numbers"):
+        services.respond(lambda _site: by_number(shared))
+        services.at["site1"].respond = lambda _: Given([bad], headers={"Content-Type": "application/json"})
+        answer = services.ask("/things")
+        assert (answer.status, ids(answer)) == (200, [one["id"] for one in shared])
+        assert answer.headers["Cheops-Parts"].startswith("site1; status=502")
 
 
 def test_markers_that_are_not_ours(three: Stage) -> None:

@@ -26,9 +26,8 @@ from cheops.gateway.error_shapes import shaped
 from cheops.gateway.headers import CREDENTIALS, PARTS, SITE, encode_name, end_to_end, without, without_mesh
 from cheops.gateway.interfaces import ClientGoneError, Response, StreamedBody, UpstreamError
 from cheops.gateway.json_items import ListNames, Shape
-from cheops.gateway.list_pages import NOT_ALL, PageReader
+from cheops.gateway.list_pages import NOT_ALL, PageReader, folder_of
 from cheops.gateway.lists import (
-    Folder,
     PartStatus,
     Seen,
     accepts_multipart,
@@ -321,18 +320,6 @@ def _count_in(digest: blake2b, items: Sequence[bytes]) -> None:
 
 def _broken(text: str) -> UpstreamError:
     return UpstreamError(text, "broke off", may_have_had_effect=False)
-
-
-def folder_of(asking: Asking, dispatcher: Dispatcher, seen: Seen) -> Folder:
-    service = asking.service
-    return Folder(
-        service.name,
-        asking.path,
-        service.replication.id,
-        dispatcher.replication,
-        seen,
-        annotates=asking.wish.is_annotated,
-    )
 
 
 def _parts(opened: Sequence[OpenPart]) -> tuple[str, str]:

@@ -73,6 +73,11 @@ class _Page:
         return self.limit is not None and bool(self.config.marker)
 
 
+def folder_of(asking: Asking, dispatcher: Dispatcher, seen: Seen) -> Folder:
+    service, annotates = asking.service, asking.wish.is_annotated
+    return Folder(service.name, asking.path, service.replication.id, dispatcher.replication, seen, annotates=annotates)
+
+
 class PageReader:
     """Gives the pages of lists over several sites."""
 
@@ -100,18 +105,9 @@ class PageReader:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def _read(self, asking: Asking, position: Position, seen: Seen, opened: list[OpenPart]) -> Response:
-        config, service = asking.service.pages, asking.service
-        if config is None:
+        if (config := asking.service.pages) is None:
             raise AssertionError("the service has pages")
-        folder = Folder(
-            service.name,
-            asking.path,
-            service.replication.id,
-            self._dispatcher.replication,
-            seen,
-            annotates=asking.wish.is_annotated,
-        )
-        page = _Page(asking, config, position, seen, folder)
+        page = _Page(asking, config, position, seen, folder_of(asking, self._dispatcher, seen))
         first = {part.number: part for part in opened}
         page.statuses = {part.number: part.status for part in opened}
         while page.place is not None and not page.is_full:
@@ -166,6 +162,8 @@ class PageReader:
         except CheopsError as error:
             why = str(error) if isinstance(error, BodyError) else short_reason(error)
             del page.items[before:]
+            if place.query is None:
+                page.seen.forget(place.part)
             page.statuses[place.part] = PartStatus(part.status.site, 502, why)
             return self._skip(page, place, OpenPart.without_response(place.part, page.statuses[place.part]))
         page.headers.append(part.headers)

@@ -180,6 +180,11 @@ class Seen:
             raise BodyError(f"the list has more than {MAX_REPLICANTS:,} replicated items")
         return self.parts.setdefault(key, part) >= part
 
+    def forget(self, part: int) -> None:
+        """A part is left out after all: what it has listed, a later one may list."""
+        for key in [key for key, found in self.parts.items() if found == part]:
+            del self.parts[key]
+
 
 class Folder:
     """Takes the items of all parts, and gives each once."""

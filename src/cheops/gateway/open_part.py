@@ -13,6 +13,7 @@ from cheops.gateway.json_items import BodyError, ListNames, ListSplitter, Shape,
 from cheops.gateway.lists import PartStatus, is_json
 
 _LOOK_BYTES = 256 * 1024
+_MAX_BLANK_BYTES = 1024 * 1024
 _LOOK_S = 0.25  # how long to wait for the rest of a list that has begun
 TOO_SLOW = "too slow"
 _NO_CONTENT, _PARTIAL = 204, 206
@@ -70,6 +71,8 @@ class OpenPart:
             raise BodyError("it compressed its response without a request for that")
         while self.shape is None and not self.is_ended:
             self._take(await self._next_in_time())
+            if self.shape is None and sum(map(len, self._beginning)) > _MAX_BLANK_BYTES:
+                raise BodyError("it begins with nothing but blanks")
         if self.shape is Shape.DOCUMENT:
             return
         until_s = asyncio.get_running_loop().time() + _LOOK_S

@@ -77,6 +77,7 @@ def read(text: str) -> Position:
         len(position.query) <= _MAX_QUERY_CHARACTERS and re.fullmatch(r"[\x21-\x7e]*", position.query)
     )
     is_part = 0 <= position.part < len(position.parts) <= _MAX_PARTS and all(position.parts)
+    is_part = is_part and (position.query is None or position.site in position.parts[position.part])
     if not (is_query and is_part and "#" not in (position.query or "")):
         raise ClientError("the marker of the page was changed on its way: begin the list again")
     return position
