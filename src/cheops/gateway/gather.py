@@ -227,7 +227,7 @@ class Gatherer:
         for part in lists if asking.service.pages is None else ():
             if sign := signs_of_pages(part.headers, part.beside):
                 raise CheopsError(
-                    f"{part.status.site} gave one page of a list ({sign}), so the rest would be missing. "
+                    f"{part.status.site} gave one page of a list ({sign} leads to more), so the rest would be missing. "
                     f"{setting_to_add(asking.service.name)}",
                     status=501,
                 )
