@@ -101,6 +101,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	CHEOPS_TEST_AGENTS=50 $(BIN)/pytest -q tests/edge/test_many_agents.py --timeout 3000
 	CHEOPS_TEST_MESH_SITES=1000 $(BIN)/pytest -q tests/sync/test_mesh.py --timeout 3000
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
+	CHEOPS_TEST_LIST_ITEMS=100000 $(BIN)/pytest -q tests/gateway/test_long_lists.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m bench

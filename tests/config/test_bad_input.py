@@ -108,7 +108,7 @@ BAD = [
         "site: a\nservices:\n  image: {uri: http://b}",
         (
             "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
-            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 26 more"
+            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 27 more"
         ),
     ),
     (
@@ -212,6 +212,25 @@ BAD = [
     (
         "site: a\nservices:\n  image: {url: http://b, items: {/a: '/*/{id}'}}",
         "3: services.image.items./a: it has more * than the path; each * repeats one of the path",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, pages: never}",
+        "3: services.image.pages: expected none, or settings such as limit and marker, found 'never'",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, pages: {marker: m, page: p}}",
+        "3: services.image.pages.page: expected one of 'marker' and 'page': how a client asks for a later page",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, pages: {limit: limit}}",
+        (
+            "3: services.image.pages: expected 'marker' or 'page', too: the query parameter with which a later page is "
+            "asked for"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, pages: {marker: m, next: next}}",
+        "3: services.image.pages.next: expected where the next page is, such as Link or $.next, found 'next'",
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, refs: {image: images}}",

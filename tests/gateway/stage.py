@@ -52,9 +52,11 @@ class Stage:
         outbound: bool = False,
         secure: bool = False,
         plane: str = "builtin",
+        by_service: dict[str, dict[str, Any]] | None = None,
         **more: Any,
     ) -> None:
         self.sites, self.services = sites, services
+        self._by_service = by_service or {}
         self.rig = Rig(base, {}, sites, wan, secure=secure)
         self.ports: dict[tuple[str, str, str], int] = {}
         for site in sites:
@@ -73,7 +75,7 @@ class Stage:
             section = {"url": f"http://127.0.0.1:{own}", "listen": f"{host}:{listen}"}
             if outbound:
                 section["outbound"] = f"127.0.0.1:{out}"
-            config["services"][service] = {**section, **more}
+            config["services"][service] = {**section, **more, **self._by_service.get(service, {})}
         if outbound:
             (proxy,) = free_ports(1)
             self.ports[site, "", "proxy"] = proxy

@@ -6,6 +6,7 @@ from cheops.errors import CheopsError, Fault
 from cheops.gateway.routing import (
     Decision,
     Forward,
+    Gather,
     InTurn,
     Local,
     Replicate,
@@ -16,7 +17,7 @@ from cheops.gateway.routing import (
     resolve_route,
 )
 from cheops.scope.explanation import Method
-from cheops.scope.route import Replicas
+from cheops.scope.route import Cross, One, Replicas
 from cheops.scope.snapshot import SiteInfo, Snapshot
 
 SERVICES = frozenset({"image", "compute"})
@@ -62,6 +63,9 @@ def decision(*lines: str, reading: bool = True) -> Decision:
         (("around(down, 1ms)",), Forward("down")),
         (("near & far",), Replicate(Replicas(("near", "far")))),
         (("near & near",), Forward("near")),
+        (("near % far",), Gather(Cross((One("near"), One("far"))))),
+        (("near & far % here",), Gather(Cross((Replicas(("near", "far")), One("here"))))),
+        (("near % far ; here",), InTurn((Gather(Cross((One("near"), One("far")))), Local()))),
         (("near & far ; here",), InTurn((Replicate(Replicas(("near", "far"))), Local()))),
     ],
 )
@@ -80,8 +84,6 @@ def test_what_follows_from_a_scope(lines: tuple[str, ...], expected: Decision) -
         (("{image: near, compute: nowhere}",), 400, "unknown site 'nowhere'"),
         (("bare",), 400, "site 'bare' has no service 'image'"),
         (("\xff\xfe",), 400, "not UTF-8"),
-        (("near % far",), 501, "span sites"),
-        (("near % far ; here",), 501, "span sites"),
     ],
 )
 def test_what_is_refused(lines: tuple[str, ...], status: int, said: str) -> None:
@@ -112,9 +114,11 @@ def test_what_was_forwarded_goes_no_further(text: str, expected: Decision) -> No
     assert decide_forwarded(None, "here", SNAPSHOT, reading=False) == Local()
 
 
-def test_what_does_not_exist_yet_is_our_fault() -> None:
-    with pytest.raises(CheopsError) as refused:
-        decision("near % far")
+@pytest.mark.parametrize("scope", ["near % far", "near % far ; here", "here ; near % far"])
+def test_what_does_not_exist_yet_is_our_fault(scope: str) -> None:
+    route = resolve_route(parse_scope([scope], "image"), "image", SNAPSHOT)
+    with pytest.raises(CheopsError, match="span sites") as refused:
+        decide(route, SNAPSHOT, reading=False)
     assert (refused.value.status, refused.value.fault) == (501, Fault.US)
 
 

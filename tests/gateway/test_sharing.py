@@ -115,7 +115,7 @@ def test_an_empty_scope_moves_nothing(three: Stage, images: Services) -> None:
         ("{image: site9}", 400, "Known sites: site1, site2, site3"),
         ("{imag: site1}", 400, "Did you mean 'image'?"),
         ("{image: site1 &}", 400, "^"),
-        ("{image: site1 % site2}", 501, "span sites (%)"),
+        ("{image: strong(site1 & site2) % site3}", 501, "the level 'strong' is not implemented yet"),
     ],
 )
 def test_what_cannot_be_done_is_said(scope: str, status: int, said: str, three: Stage) -> None:

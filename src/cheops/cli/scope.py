@@ -260,4 +260,4 @@ def _route_words(route: Route) -> str:
         case Fallback(alternatives):
             return f"the first that works of {len(alternatives)}"
         case _:
-            return f"one resource spanning {len(route.sites)} sites"
+            return f"{len(route.parts)} parts, which are read as one"

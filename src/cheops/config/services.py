@@ -18,6 +18,7 @@ from typing import ClassVar, Self
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.body_members import MEMBERS, read_items, read_refs
 from cheops.config.gateway import ServiceListener
+from cheops.config.pages import PAGES, PagesConfig
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
 from cheops.config.rule_syntax import ERRORS, SERVICE_RULES
 from cheops.config.service_credentials import (
@@ -358,6 +359,14 @@ class ServiceConfig(Section):
     upstream_tls: UpstreamTls = inline(UpstreamTls)
     listener: ServiceListener = inline(ServiceListener)
     replication: ReplicationConfig = inline(ReplicationConfig)
+    pages: PagesConfig | None = setting(
+        PAGES,
+        None,
+        "How the service gives long lists in pages, for [reads over several "
+        "sites](gateway.md#lists-over-several-sites): `none` if it never does. Without it, such a read is refused "
+        "where a request or a response looks like a page.",
+        shown="not known",
+    )
 
     def complete(self, value: Value) -> Self:
         check_upstream_tls(self.url, value)

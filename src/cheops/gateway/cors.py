@@ -14,6 +14,7 @@ from cheops.gateway.headers import (
     FOR_CLIENTS,
     NOTE,
     OPERATION,
+    PARTS,
     REPLICAS,
     SCOPE,
     SITE,
@@ -26,7 +27,7 @@ from cheops.gateway.headers import (
 )
 
 _OWN_REQUEST_HEADERS = frozenset({SCOPE.lower(), *FOR_CLIENTS})
-_EXPOSED = ", ".join((SITE, FALLBACK, EFFECT, OPERATION, REPLICAS, CREDENTIALS, NOTE, CUT))
+_EXPOSED = ", ".join((SITE, FALLBACK, EFFECT, OPERATION, REPLICAS, CREDENTIALS, NOTE, CUT, PARTS))
 ALLOW_ORIGIN, EXPOSE_HEADERS = "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"
 EXPOSE_HEADER: Header = (EXPOSE_HEADERS, _EXPOSED)
 _ALLOW_HEADERS, _ASKED = "Access-Control-Allow-Headers", "Access-Control-Request-Headers"

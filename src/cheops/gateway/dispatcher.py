@@ -40,7 +40,7 @@ from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response,
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import ReceivedRequest, Request
 from cheops.gateway.responses import informational_relay
-from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, Target
+from cheops.gateway.routing import Decision, Forward, Gather, InTurn, Local, Replicate, Target
 from cheops.gateway.upstream import (
     DisconnectWatch,
     PreparedBody,
@@ -269,12 +269,16 @@ class Dispatcher:
                     return tunnel or await self.replication.handle(service, self._received(request), None)
                 upstream, carrier_use = await self._forwarder.send_to_local(service, self._upstream_request(request))
                 return ProxiedResponse(upstream, self._here, carrier_use)
+            case Gather():
+                raise AssertionError("the gatherer sends one request for each part")
 
     async def dry_run(self, request: Request, decision: Decision) -> DryRunResult | None:
         """What replication would do with a request; None if another site decides, and this one knows nothing of it."""
         if self.replication is None:
             return None
         first = decision.targets[0] if isinstance(decision, InTurn) else decision
+        if isinstance(first, Gather):
+            return None  # each part decides for itself
         if isinstance(first, Forward):  # the other site decides, by its own rules
             return await self.replication.replicant(request.service, request.head)
         route = decision.route if isinstance(decision, Replicate) else None
@@ -299,16 +303,15 @@ class Dispatcher:
     def _received(self, request: Request) -> ReceivedRequest:
         headers = without(end_to_end(request.head.headers), "Expect")
         head = RequestHead(request.head.method, request.head.target, headers)
-        is_forwarded = request.sender is not None
+        is_forwarded = request.sender is not None or request.is_part
         return ReceivedRequest(
             request.client, head, request.upload, self._forwarding(request), is_forwarded=is_forwarded
         )
 
     def _upstream_request(self, request: Request) -> UpstreamRequest:
-        client, forwarding = request.client, self._forwarding(request)
-        return UpstreamRequest(
-            request.head, request.upload, informational_relay(client), request.disconnect_watch, forwarding
-        )
+        forwarding = self._forwarding(request)
+        informational = ignore_informational if request.is_part else informational_relay(request.client)
+        return UpstreamRequest(request.head, request.upload, informational, request.disconnect_watch, forwarding)
 
     def _forwarding(self, request: Request) -> ForwardingInfo:
         return ForwardingInfo(self._here, request.client.peer, request.proto, self._settings.forwarded_headers)

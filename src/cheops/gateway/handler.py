@@ -18,6 +18,7 @@ from cheops.gateway.client_connection import ClientConnection
 from cheops.gateway.cors import for_service, is_preflight, preflight_answer
 from cheops.gateway.dispatcher import AnyResponse, Dispatcher, Forwarder, discard, status_and_headers
 from cheops.gateway.error_shapes import shaped
+from cheops.gateway.gather import Gatherer
 from cheops.gateway.haproxy.flows import FlowCandidate
 from cheops.gateway.headers import (
     CREDENTIALS,
@@ -46,6 +47,7 @@ from cheops.gateway.responses import (
 from cheops.gateway.routing import (
     Decision,
     Forward,
+    Gather,
     InTurn,
     Local,
     Replicate,
@@ -100,6 +102,7 @@ class RequestHandler:
         self._forwarder = forwarder
         self._request_log = request_log
         self._dispatcher = Dispatcher(config, peers, forwarder)
+        self._gatherer = Gatherer(config, self._dispatcher, forwarder, snapshot)
         self.flows: FlowInstaller | None = None
 
     def replicate_with(self, replication: Replication) -> None:
@@ -156,6 +159,9 @@ class RequestHandler:
         request.trace.route = kind_of(decision)
         if is_dry_run(head):
             request.trace.route = "dry-run"
+            for target in decision.targets if isinstance(decision, InTurn) else (decision,):
+                if isinstance(target, Gather):
+                    self._gatherer.check(request, target)
             replicant = await self._dispatcher.dry_run(request, decision)
             dry_run = dry_run_response(
                 request.service, head, request.scope, route, decision, snapshot, self._functions, replicant
@@ -179,7 +185,7 @@ class RequestHandler:
         for number, target in enumerate(targets, 1):
             name, left = self._name(target), len(targets) - number
             try:
-                response = await self._dispatcher.dispatch(request, target, is_only=len(targets) == 1)
+                response = await self._dispatch(request, target, is_only=len(targets) == 1)
                 retry_state = RetryState(request.head, request.upload.can_restart, left)
                 # A response that is replaced by the next target's must be closed, or its connection is lost.
                 if may_try_next_after_response(*status_and_headers(response), target, retry_state):
@@ -201,6 +207,11 @@ class RequestHandler:
             await self._send(request, target, response)
             return
 
+    async def _dispatch(self, request: Request, target: Target, *, is_only: bool) -> AnyResponse:
+        if isinstance(target, Gather):
+            return await self._gatherer.gather(request, target)
+        return await self._dispatcher.dispatch(request, target, is_only=is_only)
+
     def _name(self, target: Target) -> str:
         match target:
             case Local():
@@ -209,6 +220,8 @@ class RequestHandler:
                 return site
             case Replicate(route):
                 return " & ".join(route.sites)
+            case Gather(route):
+                return " % ".join(route.sites)
 
     # -- responding --------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ OPERATION = "Cheops-Operation"
 REPLICAS = "Cheops-Replicas"  # in a response: the sites of a replicated change, and its status there
 NOTE = "Cheops-Note"
 CUT = "Cheops-Cut"
+PARTS = "Cheops-Parts"  # in a response: the parts of a read over several sites, and the status of each
 CREDENTIALS = "Cheops-Credentials"  # in a response: `dropped` if the client's were not forwarded
 PURPOSE = "Cheops-For"  # in a request between gateways: `replication` if it may become an operation
 DRY_RUN = "Cheops-Dry-Run"
@@ -73,7 +74,7 @@ PEER_CERTIFICATE = "Cheops-Certificate"  # from HAProxy to the agent only: that 
 
 MESH_PREFIX = "cheops-"
 # Headers with the prefix that clients may send. All others are for gateways only.
-FOR_CLIENTS = frozenset({"cheops-dry-run", "cheops-wait", "cheops-exists"})
+FOR_CLIENTS = frozenset({"cheops-dry-run", "cheops-wait", "cheops-exists", "cheops-annotate"})
 _HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te",
     "transfer-encoding", "upgrade", "http2-settings",

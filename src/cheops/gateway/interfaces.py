@@ -217,6 +217,15 @@ class Replication(Protocol):
         """What is known here of the replicant that a request for another site is about; None if it is about none."""
         ...
 
+    def replicant_of(self, service: str, collection: str, name: str) -> tuple[str, bool] | None:
+        """The meta-id of an item of a collection, given its id or name, and whether clients have named it; None if it
+        is no replicant that this site knows. Called for every item of a list, so it must be cheap."""
+        ...
+
+    async def replicant_sites(self, meta_id: str) -> tuple[str, ...]:
+        """The sites of a replicant, as far as this site knows them."""
+        ...
+
     def with_local_ids(self, service: str, head: RequestHead) -> RequestHead:
         """A head with this site's local ids, for a request that switches to another protocol. Raises a `CheopsError`
         if a replicant has no copy here."""

@@ -192,6 +192,7 @@ class Request(Struct, frozen=True):
     is_flow_candidate: bool = False  # HAProxy may serve the next request with the same scope
     recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
     proto: str = "http"  # which the client used
+    is_part: bool = False  # of a read over several sites: it is served where it is sent, and goes no further
     preflight: RequestHead | None = None  # the head that the browser sent, if it is a preflight
 
 

@@ -15,7 +15,7 @@ KEPT = 1_000
 _MAX_TEXT = 500  # clients choose these texts, so their length must be limited, too
 _MAX_METHOD = 32
 
-RouteKind: TypeAlias = Literal["local", "forward", "in-turn", "replicate", "dry-run", "refused"]
+RouteKind: TypeAlias = Literal["local", "forward", "in-turn", "replicate", "gather", "dry-run", "refused"]
 
 
 class ServedRequest(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,8 @@ class ServedRequest(Struct, frozen=True, kw_only=True):
     route: Annotated[
         RouteKind,
         doc(
-            "Served here, forwarded to a site, tried at several sites in turn, replicated, only tried out, or refused.",
+            "Served here, forwarded to a site, tried at several sites in turn, replicated, read at several sites at "
+            "once (`%`), only tried out, or refused.",
             "in-turn",
         ),
     ]
@@ -39,6 +40,13 @@ class ServedRequest(Struct, frozen=True, kw_only=True):
     took_ms: Annotated[float, doc("The time from its head to the end of the response.", 4.25)]
     fallback: Annotated[
         str, doc("The sites that were tried before, and why they failed; empty: none.", "site2: 503")
+    ] = ""
+    parts: Annotated[
+        str,
+        doc(
+            "Of a read over several sites (`%`): its parts, and the status of each.",
+            "site1; status=200, site2; status=503",
+        ),
     ] = ""
     recovered: Annotated[
         bool,
@@ -98,6 +106,7 @@ class RequestTrace(Struct):
     site: str = ""
     status: int = 0
     fallback: str = ""
+    parts: str = ""
     recovered: bool = False
     began_s: float = 0.0
 
@@ -113,5 +122,6 @@ class RequestTrace(Struct):
             status=self.status or None,
             took_ms=round((time.monotonic() - self.began_s) * 1000, 3),
             fallback=self.fallback[:_MAX_TEXT],
+            parts=self.parts[:_MAX_TEXT],
             recovered=self.recovered,
         )

@@ -32,7 +32,7 @@ from cheops.gateway.headers import (
     without_mesh,
 )
 from cheops.gateway.interfaces import DryRunResult, Response, UpstreamError, may_have_had_effect
-from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, kind_of, method_of
+from cheops.gateway.routing import Decision, Forward, Gather, InTurn, Local, Replicate, Target, kind_of, method_of
 from cheops.gateway.upstream import OnInformational, UpstreamResponse
 from cheops.scope.explanation import effect, explain, explanation_data, route_data
 from cheops.scope.functions import Functions
@@ -93,11 +93,11 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
     return Response(200, headers, msgspec.json.encode(report))
 
 
-def _targets(decision: Decision) -> tuple[Local | Forward | Replicate, ...]:
+def _targets(decision: Decision) -> tuple[Target, ...]:
     return decision.targets if isinstance(decision, InTurn) else (decision,)
 
 
-def _words(target: Local | Forward | Replicate, here: str) -> dict[str, Any]:
+def _words(target: Target, here: str) -> dict[str, Any]:
     match target:
         case Local():
             return {"kind": "local", "sites": [here]}
@@ -105,6 +105,8 @@ def _words(target: Local | Forward | Replicate, here: str) -> dict[str, Any]:
             return {"kind": "forward", "sites": [site]}
         case Replicate(route):
             return {"kind": "replicate", "sites": list(route.sites)}
+        case Gather(route):
+            return {"kind": "gather", "sites": list(route.sites)}
 
 
 def problem_response(here: str, status: int, detail: str, *, had_no_effect: bool = True, **members: object) -> Response:

@@ -6,6 +6,7 @@
     Forward(site)    the instance of another site, through its gateway
     InTurn(targets)  the first that works, in this order
     Replicate(route) an operation at each of the sites
+    Gather(route)    a read of all parts (%), put together
 
 Raises for what cannot be routed: an invalid scope, unknown sites, and what the gateway does not support.
 """
@@ -45,7 +46,12 @@ class Replicate(Struct, frozen=True):
     route: Replicas
 
 
-Target: TypeAlias = Local | Forward | Replicate
+@dataclass(frozen=True, slots=True)
+class Gather:
+    route: Cross
+
+
+Target: TypeAlias = Local | Forward | Replicate | Gather
 
 
 class InTurn(Struct, frozen=True):
@@ -86,7 +92,7 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
     """What to do with a client's request."""
     if route is None:
         return Local()
-    if any(isinstance(one, Cross) for one in _alternatives(route)):
+    if not reading and any(isinstance(one, Cross) for one in _alternatives(route)):
         raise CheopsError(
             "resources that span sites (%) are not implemented; use & to have one at each site, or one site", status=501
         )
@@ -108,7 +114,7 @@ def method_of(method: str) -> Method:
     return _METHODS.get(method, Method.UPDATE)
 
 
-def kind_of(decision: Decision) -> Literal["local", "forward", "in-turn", "replicate"]:
+def kind_of(decision: Decision) -> Literal["local", "forward", "in-turn", "replicate", "gather"]:
     """The decision in one word, for counters."""
     match decision:
         case Local():
@@ -117,6 +123,8 @@ def kind_of(decision: Decision) -> Literal["local", "forward", "in-turn", "repli
             return "forward"
         case Replicate():
             return "replicate"
+        case Gather():
+            return "gather"
         case InTurn():
             return "in-turn"
 
@@ -134,7 +142,7 @@ def _target_of(direct: Direct, snapshot: Snapshot) -> Target:
         case Replicas():
             return Replicate(direct)
         case Cross():
-            raise AssertionError("decide has refused it")
+            return Gather(direct)
 
 
 _FAILED = (502, 503, 504)
@@ -198,4 +206,4 @@ def _is_about_the_target(error: CheopsError, target: Target) -> bool:
     """Whether another target might do better: the error is not about the request itself."""
     if isinstance(error, UpstreamError | SiteDownError | NoGatewayError):
         return True
-    return isinstance(target, Replicate) and error.status in _FAILED
+    return isinstance(target, Replicate | Gather) and error.status in _FAILED

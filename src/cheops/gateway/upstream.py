@@ -319,14 +319,18 @@ async def ignore_informational(_status: int, _reason: bytes, _headers: Headers) 
     """For requests without a client to which informational responses could be relayed."""
 
 
+class Abortable(Protocol):
+    def abort(self) -> None: ...
+
+
 class DisconnectWatch:
     """Ends the upstream connection that serves a client when that client disconnects."""
 
     def __init__(self) -> None:
-        self._wire: Wire | None = None
+        self._wire: Abortable | None = None
         self.is_gone = False
 
-    def attach(self, wire: Wire | None) -> None:
+    def attach(self, wire: Abortable | None) -> None:
         self._wire = wire
         if wire is not None and self.is_gone:
             wire.abort()

@@ -32,6 +32,7 @@ from cheops.scope.tree import (
 )
 from cheops.text import in_words, is_or_are
 
+_NO_CHANGES = "is refused: changes of resources that span sites (%) are not implemented"
 _SHOWN = 3  # alternatives that are named in a sentence
 
 
@@ -123,23 +124,20 @@ def _refusal(route: Replicas, up: tuple[str, ...], down: tuple[str, ...]) -> str
 
 
 def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
-    if not works_now(route, snapshot, reading=method is Method.READ):
-        down = [site for site in route.sites if not snapshot.is_up(site)]
-        does = f"fails: {in_words(down)} {is_or_are(down)} down, and every part is needed"
-        return Effect(method, (), None, does)
+    if method is not Method.READ:
+        return Effect(method, (), None, _NO_CHANGES)
     parts = [effect(part, method, snapshot) for part in route.parts]
-    sites = tuple(dict.fromkeys(site for part in parts for site in part.sites))
+    found = [part for part in parts if part.sites]
     texts = [_text(part) if isinstance(part, One) else f"({_text(part)})" for part in route.parts]
-    does = {
-        Method.READ: f"reads the parts at {in_words(texts)} and puts them together",
-        Method.CREATE: f"is created at {texts[0]}, then extended to {in_words(texts[1:])}",
-        Method.UPDATE: f"is updated at those of {in_words(texts)} that it concerns",
-        Method.DELETE: f"is deleted at {in_words(texts)}",
-    }[method]
-    # The first part is created before the others, which then run at the same time.
-    first, *rest = (part.latency_ms for part in parts)
-    latency_ms = _added(first, _greatest(rest)) if method is Method.CREATE else _greatest([first, *rest])
-    return Effect(method, sites, latency_ms, does)
+    lacking = [text for text, part in zip(texts, parts, strict=True) if not part.sites]
+    if not found:
+        return Effect(method, (), None, f"fails: {in_words(lacking)} {is_or_are(lacking)} down")
+    sites = tuple(dict.fromkeys(site for part in found for site in part.sites))
+    asked = [text for text in texts if text not in lacking]
+    does = f"asks {in_words(asked)} at once, and gives one list of all, or the item that one of them has"
+    if lacking:
+        does = f"asks {in_words(asked)}, and reports that {in_words(lacking)} {is_or_are(lacking)} missing"
+    return Effect(method, sites, _greatest([part.latency_ms for part in found]), does)
 
 
 def _greatest(latencies_ms: list[float | None]) -> float | None:
@@ -147,11 +145,9 @@ def _greatest(latencies_ms: list[float | None]) -> float | None:
     return max(known) if len(known) == len(latencies_ms) else None
 
 
-def _added(one_ms: float | None, other_ms: float | None) -> float | None:
-    return None if one_ms is None or other_ms is None else one_ms + other_ms
-
-
 def _fallback(route: Fallback, method: Method, snapshot: Snapshot) -> Effect:
+    if method is not Method.READ and any(isinstance(one, Cross) for one in route.alternatives):
+        return Effect(method, (), None, _NO_CHANGES)  # whichever is tried first
     first, *rest = in_order(route, snapshot, reading=method is Method.READ)
     now = effect(first, method, snapshot)
     if not now.sites:

@@ -93,6 +93,8 @@ def works_now(direct: Direct, snapshot: Snapshot, *, reading: bool) -> bool:
     """Whether enough of its sites are up for a read, or for a write, to succeed."""
     up = sum(map(snapshot.is_up, direct.sites))
     match direct:
+        case Cross(parts) if reading:  # what answers is given, and the response says what is missing
+            return any(works_now(part, snapshot, reading=reading) for part in parts)
         case Cross(parts):
             return all(works_now(part, snapshot, reading=reading) for part in parts)
         # A read needs one replica at every level: with `strong` it is marked stale if no majority confirms it.

@@ -7,6 +7,7 @@ import msgspec
 
 from cheops.backends.http.payload import Request, command_of
 from cheops.engine.documents import Base, Message, Piece, Snapshot
+from cheops.gateway.pages import Position, written
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import (
     Command,
@@ -198,6 +199,18 @@ BODIES = (
     b'{"id": 5, "links": [{"href": "http://h/images/5"}], "name": "a\\u00e9\\\\"}',
     b'[1, 2.5e3, -7, "abcdef0123456789", null, true, {"a": [[]]}]',
     b'{"id": "0194f3e2-7c5a-7000-8000-00000000c0de", "url": "/images/abc123def456"}',
+)
+LISTS = (
+    b'{"servers": [{"id": 5, "name": "a\\u00e9"}, [], "x", 1e3, null], "next": "/servers?marker=5", "first": null}',
+    b'[1, 2.5e3, -7, "abc", true, {"a": [[{}]]}]',
+    b'{"kind": "List", "metadata": {"continue": "abc"}, "items": [{"metadata": {"name": "x"}}]}',
+)
+PAGE_MARKERS = (
+    written(
+        Position((("site1",), ("site2", "site3")), 1, "limit=3&marker=5", "site3", "a", (("site1", 503),), "url")
+    ).encode(),
+    b'</servers?page=2>; rel="next", </servers?page=1>; rel=first',
+    b"limit=5&page%5Bsize%5D=3&a=b",
 )
 EVENTS = (
     b"id: 1\nevent: accepted\ndata: "

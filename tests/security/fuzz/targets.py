@@ -29,6 +29,7 @@ from cheops.backends.http.secrets import check_query, masked
 from cheops.backends.http.translation import ResponseIds
 from cheops.client.agent import events_in
 from cheops.config.command import CommandSettings
+from cheops.config.pages import PagesConfig
 from cheops.config.request_rules import SAFE_METHODS, SecretMembers
 from cheops.config.service_credentials import AuthConfig, ClientConfig
 from cheops.config.services import ReplicationConfig, ServiceConfig
@@ -54,6 +55,15 @@ from cheops.errors import CheopsError, ClientError
 from cheops.gateway.client_connection import check_headers, check_raw_head, parse_headers, refuse_early
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import GatewayRequestError
+from cheops.gateway.json_items import BodyError, ListNames, ListSplitter, checked
+from cheops.gateway.pages import (
+    link_to_next,
+    next_in,
+    position_of,
+    signs_of_pages,
+    unexplained_parameters,
+    with_parameter,
+)
 from cheops.gateway.request import Listener, ListenerKind, find_service
 from cheops.log.operation import Command, Origin
 from cheops.matrix_file import parse_matrix
@@ -242,6 +252,26 @@ def _index() -> Index:
     return Index([Copy(meta, "image", "/images/{id}", "5", is_number=True)])
 
 
+def _list(data: bytes) -> None:
+    """The response of a part of a list over several sites, in pieces of several sizes."""
+    for size in (1, 13, len(data) or 1):
+        splitter = ListSplitter(ListNames(in_path=frozenset({"servers"})))
+        for start in range(0, len(data), size):
+            for item in splitter.feed(data[start : start + size]):
+                checked(item)
+        splitter.finish()
+        config = PagesConfig(limit="limit", marker="marker", next=("$", "next"))
+        signs_of_pages((), splitter.beside)
+        next_in(config, (), splitter.beside, ("/servers", "limit=1"))
+
+
+def _page_marker(data: bytes) -> None:
+    text = data.decode("latin-1")  # as a head has it
+    position_of(PagesConfig(limit="limit", marker="marker", next=("Link",)), with_parameter("", "marker", text))
+    link_to_next((("Link", text),))
+    unexplained_parameters(text)
+
+
 def _to_meta(data: bytes) -> None:
     for size in (1 << 20, 7):  # as a whole, and in pieces
         translating = MetaIdTranslator(ResponseIds(_index(), "image", ReplicationConfig(), "/images"))
@@ -362,6 +392,8 @@ PURE: dict[str, Target] = {
     "http-payload": Target(_http_payload, samples.REQUESTS, (PayloadError, ClientError), JSON_TOKENS, 30),
     "http-answer-json": Target(_to_meta, samples.BODIES, (CheopsError,), JSON_TOKENS, 30),
     "http-body-json": Target(_to_local, (*samples.BODIES, meta_id_of("image", "5").encode()), (NoCopyError,), (meta_id_of("x").encode(),), 20),
+    "list-json": Target(_list, samples.LISTS, (BodyError,), (*JSON_TOKENS, b'"servers":', b'"next":'), 30),
+    "page-marker": Target(_page_marker, samples.PAGE_MARKERS, (ClientError,), (b"cheops1.", b"<", b'>; rel="next"', b"&", b"=", b"%"), 15),
     "event-stream": Target(_events, samples.EVENTS, (msgspec.DecodeError,), JSON_TOKENS, 15),
     "api-body": Target(_api_body, samples.API_BODIES, (ClientError,), JSON_TOKENS, 40),
     "gateway-head": Target(_head, samples.HEADS, (GatewayRequestError,), HTTP_TOKENS, 60),

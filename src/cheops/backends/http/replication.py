@@ -14,7 +14,7 @@ import os
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler, RandomBytes
 from cheops.backends.http.explanation import explained
-from cheops.backends.http.ids import META_ID, meta_id_of
+from cheops.backends.http.ids import META_ID, is_meta_id, meta_id_of
 from cheops.backends.http.interpretation import (
     WHOLE,
     Meaning,
@@ -24,7 +24,7 @@ from cheops.backends.http.interpreter import RequestInterpreter
 from cheops.backends.http.locations import Locations
 from cheops.backends.http.moves import check_move, current_name, refuse_old_name
 from cheops.backends.http.order import check_needed
-from cheops.backends.http.paths import ID, canonical, collection_of, is_listed, split_target
+from cheops.backends.http.paths import ID, canonical, collection_of, filled, is_listed, split_target
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
@@ -282,6 +282,16 @@ class HttpReplication:
     def _is_never(self, service: str, method: str, path: str) -> bool:
         never = self._node.config.services[service].replication.never
         return first_match(never, method, canonical(path)) is not None
+
+    def replicant_of(self, service: str, collection: str, name: str) -> tuple[str, bool] | None:
+        if is_meta_id(name):
+            return name.lower(), False
+        index = self._copies.index
+        found = index.whose_path(service, filled(f"{collection}/{ID}", name)) if index.has_service(service) else None
+        return (found, True) if found and index.copies[found].is_named else None
+
+    async def replicant_sites(self, meta_id: str) -> tuple[str, ...]:
+        return await self._locations.known_here(meta_id)
 
     def with_local_ids(self, _service: str, head: RequestHead) -> RequestHead:
         return self._reads.with_local_ids(head)

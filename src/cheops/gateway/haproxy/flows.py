@@ -20,7 +20,7 @@ from cheops.gateway.carriers import RecoveredScope
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.headers import encode_header, encode_name
 from cheops.gateway.peers import PeerGateways
-from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, decide, resolve_route
+from cheops.gateway.routing import Decision, Forward, Gather, InTurn, Local, Replicate, decide, resolve_route
 from cheops.node.node import Node
 from cheops.scope.functions import Functions
 from cheops.scope.snapshot import Snapshot
@@ -90,7 +90,7 @@ def sites_of(decision: Decision, here: str) -> frozenset[str]:
                 found.add(here)
             case Forward(site):
                 found.add(site)
-            case Replicate(route):
+            case Replicate(route) | Gather(route):
                 found.update(route.sites)
     return frozenset(found)
 

@@ -91,7 +91,7 @@ function tree(node) {
 function routeWords(route) {
   if (route.kind === "one") return `one site: ${route.site}`;
   if (route.kind === "replicas") return `${route.sites.length} replicas, consistency ${route.consistency}: ${words(route.sites)}`;
-  if (route.kind === "cross") return `one resource spanning ${route.parts.length} places`;
+  if (route.kind === "cross") return `${route.parts.length} parts, which are read as one`;
   return `the first that works of ${route.alternatives.length}`;
 }
 
