@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from cheops.text import in_words, printable
 
 _PROGRAM = "cheops-text"
 _LOOK_EVERY_S = 0.5
+_EMPTY_READS = 3  # of a text that is there, before it counts as empty
 _MAX_ATTEMPTS = 20  # of one save, while others change the text
 _MAX_PIECE = 12_000  # of one operation, whose command line has at most 100,000 characters
 
@@ -71,7 +73,8 @@ def _edit(text: "SharedText", file: Path) -> None:
     file.write_bytes(text.buffer.encode())
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     # By a shell, as git and crontab do: EDITOR may have options.
-    process = subprocess.Popen(["/bin/sh", "-c", f'{editor} "$1"', "editor", str(file)])  # noqa: S603 - the user's own
+    argv = ["/bin/sh", "-c", f'{editor} "$1"', "editor", str(file)]
+    process = subprocess.Popen(argv)  # noqa: S603 - the user's own  # nosec B603
     while True:
         try:
             code = process.wait(_LOOK_EVERY_S)
@@ -126,6 +129,11 @@ class SharedText:
         if resource and self.site not in (places := [one.site for one in resource.sites]):
             self.site = places[0]
         self.buffer = self._read()
+        for _ in range(_EMPTY_READS if resource and not resource.deleted else 0):
+            if self.buffer:
+                break
+            time.sleep(_LOOK_EVERY_S)  # the site may be merging, which begins with the reset
+            self.buffer = self._read()
 
     def _edit_command(self, rtype: str) -> tuple[str, ...]:
         """The words of the first pattern of the type that allows edits, such as `cheops-text pages/__ID__ * *`."""
