@@ -82,7 +82,7 @@ format: $(VENV)/.installed ## format the code
 
 soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hostile inputs, the experiments 20 times, an hour of short lives
 	$(BIN)/cheops sim --seeds 10000 --sites 3
-	for profile in network crashes moving rot joins quiet restored lost clocks rules members reborn remedies kinds policed deletions; do \
+	for profile in network crashes moving rot joins quiet restored lost clocks rules members reborn remedies kinds texts policed deletions; do \
 		for part in $(SOAK_PARTS); do \
 			sites=$${part%%:*}; \
 			$(BIN)/cheops sim --seeds $${part##*:} --first $${sites}0000 --sites $$sites --profile $$profile || exit 1; \

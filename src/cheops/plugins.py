@@ -51,6 +51,9 @@ BUILTIN_BACKENDS: dict[str, "_Entry"] = {
     "command": _BuiltIn("command", "cheops.backends.command.backend:CommandBackend", BACKENDS),
     "http": _BuiltIn("http", "cheops.backends.http.backend:HttpBackend", BACKENDS),
 }
+BUILTIN_LOGIC: dict[str, "_Entry"] = {"text": _BuiltIn("text", "cheops.logic.text:text_logic", LOGIC)}
+# What a built-in needs beyond the dependencies of Cheops: the package, and the extra that brings it.
+_EXTRAS = {"loro": "text"}
 
 
 class PluginError(CheopsError):
@@ -74,12 +77,12 @@ def scope_functions() -> Functions:
 
 def logic_named(name: str) -> Logic:
     """The consistency logic of this name: concurrent operations in, commands to run instead out."""
-    return cast("Logic", _callable_named(LOGIC, name))
+    return cast("Logic", _load_callable(BUILTIN_LOGIC.get(name) or _the_entry(LOGIC, name)))
 
 
 def on_error_named(name: str) -> Decompose:
     """The plugin of this name that splits a failed operation into steps."""
-    return cast("Decompose", _callable_named(ON_ERROR, name))
+    return cast("Decompose", _load_callable(_the_entry(ON_ERROR, name)))
 
 
 def backend_named(name: str) -> Callable[[Any], object]:
@@ -115,10 +118,6 @@ def _loaded(entry: "_Entry") -> Function:
     return function
 
 
-def _callable_named(group: str, name: str) -> object:
-    return _load_callable(_the_entry(group, name))
-
-
 def _load_callable(entry: "_Entry") -> Callable[[Any], object]:
     try:
         loaded = entry.load()
@@ -131,7 +130,7 @@ def _load_callable(entry: "_Entry") -> Callable[[Any], object]:
 
 def _the_entry(group: str, name: str) -> "EntryPoint":
     declared = _entry_points(group)
-    installed = {entry.name for entry in declared}
+    installed = {entry.name for entry in declared} | (set(BUILTIN_LOGIC) if group == LOGIC else set())
     # By value: one package can be on the path twice, as installed and as a checkout, and then both entries are equal.
     entries = {entry.value: entry for entry in declared if entry.name == name}
     if not entries:
@@ -148,6 +147,12 @@ def _the_entry(group: str, name: str) -> "EntryPoint":
 
 
 def _unusable(entry: "_Entry", error: Exception) -> PluginError:
+    missing = error.name if isinstance(error, ModuleNotFoundError) and entry.value.startswith("cheops.") else None
+    if extra := _EXTRAS.get(missing or ""):
+        return PluginError(
+            f"the plugin '{entry.name}' ({entry.group}) needs the package {missing}, which is not installed: "
+            f"pip install 'cheops[{extra}]'"
+        )
     return PluginError(
         f"the plugin '{entry.name}' ({entry.value}, {entry.group}) cannot be used: {error}\n"
         "  Fix it, or uninstall the package that brings it."

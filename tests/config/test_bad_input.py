@@ -388,7 +388,7 @@ BAD_TYPES = [
         ),
     ),
     ("{on_error: repair}", ".on_error: unknown plugin 'repair'; Installed for cheops.on_error: none"),
-    ("{logic: peritext}", ".logic: unknown plugin 'peritext'; Installed for cheops.logic: none"),
+    ("{logic: peritext}", ".logic: unknown plugin 'peritext'; did you mean 'text'? Installed for cheops.logic: text"),
     # how commands run
     ("{allow: redis-cli}", ".allow: expected a list, found 'redis-cli'"),
     ("{allow: ['']}", ".allow[0]: the first word of a command is a program; here it is empty"),

@@ -136,7 +136,7 @@ def test_plugins_are_taken_by_name(packages: Path) -> None:
         (
             "[cheops.logic]\njoin = edgehooks:joined\n",
             "logic: joint",
-            "unknown plugin 'joint'; did you mean 'join'? Installed for cheops.logic: join",
+            "unknown plugin 'joint'; did you mean 'join'? Installed for cheops.logic: join, text",
         ),
         (
             "[cheops.logic]\njoin = edgehooks:number\n",

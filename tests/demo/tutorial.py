@@ -165,11 +165,12 @@ def as_in_the_text(seen: str, ports: Sequence[int]) -> str:
 
 
 def commands(folder: Path) -> Path:
-    """A directory with the `cheops` of these tests."""
+    """A directory with the programs of Cheops, as these tests have it."""
     path = folder / "bin"
     path.mkdir()
-    program = path / "cheops"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m cheops "$@"\n')
-    program.chmod(0o755)
+    for name, module in (("cheops", "cheops"), ("cheops-text", "cheops.logic.program")):
+        program = path / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n')
+        program.chmod(0o755)
     (path / "python3").symlink_to(sys.executable)
     return path

@@ -13,7 +13,7 @@ from tests.support.command import ROOT
 from tests.wan import Wan
 from tests.wan.bed import missing
 
-NEEDS = {"redis": "redis-server", "files": "sh"}
+NEEDS = {"redis": "redis-server", "files": "sh", "text": "sed"}
 
 
 @pytest.mark.timeout(600)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.scope import BUILTIN, Replicas, Route, Scope, ScopeError, Snapshot, parse
+from cheops.errors import CheopsError
+from cheops.scope import BUILTIN, Consistency, Cross, One, Replicas, Route, Scope, ScopeError, Snapshot, parse
 from cheops.scope.explanation import Method, effect, explain, explanation_data
-from cheops.scope.route import Cross, in_order, resolve, works_now
+from cheops.scope.route import Cross, Direct, in_order, resolve, works_now
 from tests.scope.strategies import scopes_of
 from tests.scope.world import routed, world
 
@@ -28,7 +29,19 @@ def works(route: Route, method: Method, snapshot: Snapshot) -> bool:
     reading = method is Method.READ
     if not reading and any(isinstance(one, Cross) for one in in_order(route, snapshot, reading=False)):
         return False  # changes of what spans sites are refused
-    return works_now(in_order(route, snapshot, reading=reading)[0], snapshot, reading=reading)
+    first = in_order(route, snapshot, reading=reading)[0]
+    return works_now(first, snapshot, reading=reading) and not has_level(first)
+
+
+def has_level(direct: Direct) -> bool:
+    """Then every request is refused: no level but the default is implemented."""
+    match direct:
+        case One():
+            return False
+        case Replicas():
+            return direct.consistency is not Consistency.EVENTUAL
+        case Cross(parts):
+            return any(map(has_level, parts))
 
 
 @given(texts, worlds, st.sampled_from(Method))
@@ -53,12 +66,20 @@ def test_a_read_takes_the_nearest_replica_that_is_up() -> None:
         assert said.sites == (nearest,)
 
 
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [("site2 & site3", 4), ("atomic(site2 & site4)", 12), ("strong(site2 & site3 & site4)", 8)],
-)
-def test_when_a_write_is_answered_depends_on_the_level(text: str, ms: float) -> None:
-    assert effect(routed(text), Method.CREATE, world()).latency_ms == ms
+def test_a_write_is_answered_by_the_nearest_replica() -> None:
+    assert effect(routed("site2 & site3"), Method.CREATE, world()).latency_ms == 4
+
+
+@pytest.mark.parametrize("level", ["none", "atomic", "strong"])
+@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("text", ["{}(site1 & site2)", "{}(site1 & site2) ; site3", "{}(site1 & site2) % site3"])
+def test_a_level_that_is_not_implemented_is_refused_whatever_is_around_it(
+    text: str, method: Method, level: str
+) -> None:
+    route = routed(text.format(level), "image", world())
+    with pytest.raises(CheopsError, match=f"the level '{level}' is not implemented yet") as refused:
+        Replicas(("site1", "site2"), Consistency(level)).check_level()
+    assert effect(route, method, world()).does == f"is refused: {refused.value}"
 
 
 EXPLAINED: Counter[str] = Counter()
@@ -96,7 +117,7 @@ SENTENCES = [
     ("site2 % site4", ("site2", "site4"), Method.READ, None, "fails: site2 and site4 are down"),
     ("(site1 & site4) % site2", ("site4",), Method.READ, 4,
      "asks (site1 & site4) and site2 at once, and gives one list of all, or the item that one of them has"),
-    ("atomic(site1 & site4) ; site2", ("site4",), Method.READ, 0, "reads the replica here; if that fails: site2"),
+    ("site1 & site4 ; site2", ("site4",), Method.READ, 0, "reads the replica here; if that fails: site2"),
     ("atomic(site1 & site4) ; site2", ("site4",), Method.UPDATE, 4,
      "is sent to site2; if that fails: atomic(site1 & site4)"),
     ("site3 ; site4", ("site3", "site4"), Method.READ, None, "fails: none of its 2 alternatives works now"),

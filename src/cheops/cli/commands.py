@@ -145,6 +145,13 @@ COMMANDS = (
         "cheops exec --id counter --sites 'site1 & site2' --type inc --command 'redis-cli incrby counter 13'",
     ),
     CommandEntry(
+        "edit",
+        _DO,
+        "edit:edit_command",
+        "Edit a text in $VISUAL or $EDITOR, and submit each save as an operation.",
+        "cheops edit notes --sites 'site1 & site2'",
+    ),
+    CommandEntry(
         "delete",
         _DO,
         "resources:delete_command",

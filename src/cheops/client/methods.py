@@ -40,6 +40,7 @@ from cheops.api.endpoints.resources import (
     LIST_OPERATIONS,
     LIST_REPLICANTS,
     LIST_REQUESTS,
+    LIST_TYPES,
     MAX_LOG_PAGE,
     PLAN_REPAIR,
     RESOLVE,
@@ -102,6 +103,7 @@ from cheops.api.models.resources import (
     ResourceDetail,
     ResourceStatus,
     SiteHealth,
+    Types,
 )
 from cheops.api.models.site import (
     AuditLog,
@@ -274,6 +276,11 @@ class AgentMethods:
     @Method
     def matrix(self, id_: str) -> Call[MatrixView]:
         return call_of(GET_MATRIX, id_)
+
+    @Method
+    def types(self) -> Call[Types]:
+        """The resource types in the configuration of the agent."""
+        return call_of(LIST_TYPES)
 
     @Method
     def type_matrix(self, name: str) -> Call[MatrixView]:

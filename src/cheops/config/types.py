@@ -56,6 +56,7 @@ VERIFY_EVERY_DOC = (
 COMMAND_BACKEND, HTTP_BACKEND = "command", "http"
 MAX_POLICY_SITES = 1_000
 _DECOMPOSE = "decompose"
+TEXT_LOGIC = "text"
 _PLUGIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 # Any site may receive a request for a replicated service and pass it on to the sites of the resource. The application
@@ -183,7 +184,8 @@ class TypeConfig(Section):
     logic: str | None = setting(
         ValueType("plugin", TEXT.read),
         None,
-        "The name of a plugin that combines concurrent operations that do not commute.",
+        "What combines concurrent operations that do not commute: `text`, which merges [edits of a text]"
+        "(howto-text.md), or the name of [a plugin](backends.md#a-logic-of-your-own).",
     )
     parallel: bool = setting(BOOLEAN, False, "Whether all sites run an operation at once, instead of its origin first.")
     outputs: str = setting(
@@ -228,6 +230,10 @@ class TypeConfig(Section):
             raise place(value, "decompose").fail(f"this has no effect unless 'on_error' is {_DECOMPOSE}")
         if self.on_error == _DECOMPOSE and self.decompose is None:
             raise value.fail("'on_error: decompose' needs 'decompose: {amount: …, unit: …}' beside it")
+        if self.logic == TEXT_LOGIC and self.reset is None:
+            raise place(value, "logic").fail(
+                "'reset' is missing: the command that deletes the text, from which edits are merged"
+            )
         if not self.command.shell:  # a shell has its own rules for quotes
             for key, _ in self.written_commands():
                 split_words(_place_within(value, key))
@@ -280,7 +286,7 @@ class TypeConfig(Section):
         """What is valid, but probably a mistake."""
         if not self.command.allow and self.backend == COMMAND_BACKEND:
             yield "no command is allowed; list patterns under 'allow'"
-        if not self.matrix.entries:
+        if not self.matrix.entries and self.logic is None:
             yield "there is no matrix, so all operations are ordered and none replaces another"
         if self.reset is None and _has_ordered_pairs(self.matrix):
             yield (

@@ -11,7 +11,9 @@ from cheops.log.policy import Policy
 
 # Splits an operation that failed into units, which are run one by one; empty if it cannot be split.
 Decompose = Callable[[Command], tuple[Command, ...]]
-# Turns concurrent operations that do not commute (class 3), in canonical order, into commands to run instead.
+# The commands to run instead of these operations: all that stand after the last base, in canonical order, if there are
+# concurrent ones among them that do not commute (class 3). A site runs the commands just after that base. Pure, so that
+# all sites get the same; total, for other sites wrote the operations. Each command must be one that the type allows.
 Logic = Callable[[Sequence[Operation]], tuple[Command, ...]]
 
 

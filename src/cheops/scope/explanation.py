@@ -57,6 +57,8 @@ class Effect(Struct, frozen=True):
 
 def effect(route: Route, method: Method, snapshot: Snapshot) -> Effect:
     """What a method would do if it came now."""
+    if problem := _level_problem(route, method, snapshot):
+        return Effect(method, (), None, f"is refused: {problem}")
     match route:
         case One(site):
             return _one(site, method, snapshot)
@@ -81,46 +83,32 @@ def _read_replica(route: Replicas, snapshot: Snapshot) -> Effect:
     up, _ = _by_distance(route, snapshot)
     if not up:
         return Effect(Method.READ, (), None, "fails: no replica is up")
-    does = f"reads the replica {_at(up[0], snapshot)}"
-    needed = up[:1]
-    if route.consistency is Consistency.STRONG and len(up) >= route.majority:
-        needed = up[: route.majority]  # the nearest ones answer first, so they decide the latency
-        does += f", after {_majority(route)} confirmed that it is current"
-    elif route.consistency is Consistency.STRONG:
-        does += f", marked stale: {_majority(route)} would have to be up"
-    return Effect(Method.READ, needed, _slowest(needed, snapshot), does)
+    return Effect(Method.READ, up[:1], _slowest(up[:1], snapshot), f"reads the replica {_at(up[0], snapshot)}")
 
 
 def _write_replicas(route: Replicas, method: Method, snapshot: Snapshot) -> Effect:
     up, down = _by_distance(route, snapshot)
-    if not works_now(route, snapshot, reading=False):
-        return Effect(method, (), None, _refusal(route, up, down))
-    done = _DONE[method]
+    if not up:
+        return Effect(method, (), None, "fails: no site is up")
     first, others = up[0], up[1:]
-    match route.consistency:
-        case Consistency.NONE:
-            missed = f"; {in_words(down)} will never get it" if down else ""
-            return Effect(method, up, _slowest(up[:1], snapshot), f"is sent once to {in_words(up)}{missed}")
-        case Consistency.EVENTUAL:
-            then = f", then at {in_words(others)}" if others else ""
-            later = f"; at {in_words(down)} when {_pronoun(down)} back" if down else ""
-            does = f"{done} {_at(first, snapshot)} first{then}{later}"
-            return Effect(method, up, _slowest(up[:1], snapshot), does)
-        case Consistency.ATOMIC:
-            return Effect(method, up, _slowest(up, snapshot), f"{done} at all of {in_words(up)}, or at none")
-        case Consistency.STRONG:
-            quorum = up[: route.majority]
-            later = f"; at {in_words(down)} when {_pronoun(down)} back" if down else ""
-            does = f"is put in order by {_majority(route)}, and {done} at {in_words(up)}{later}"
-            return Effect(method, up, _slowest(quorum, snapshot), does)
+    then = f", then at {in_words(others)}" if others else ""
+    later = f"; at {in_words(down)} when {_pronoun(down)} back" if down else ""
+    does = f"{_DONE[method]} {_at(first, snapshot)} first{then}{later}"
+    return Effect(method, up, _slowest(up[:1], snapshot), does)
 
 
-def _refusal(route: Replicas, up: tuple[str, ...], down: tuple[str, ...]) -> str:
-    if route.consistency is Consistency.ATOMIC:
-        return f"is refused: it needs every site, and {in_words(down)} {is_or_are(down)} down"
-    if route.consistency is Consistency.STRONG:
-        return f"is refused: it needs {_majority(route)}, and {len(up)} {is_or_are(up)} up"
-    return "fails: no site is up"
+def _level_problem(route: Route, method: Method, snapshot: Snapshot) -> str | None:
+    """Why a request is refused because of its level, by what is tried first."""
+    match route:
+        case One():
+            return None
+        case Replicas():
+            return route.level_problem
+        case Cross(parts):
+            return next(filter(None, (_level_problem(part, method, snapshot) for part in parts)), None)
+        case Fallback():
+            first, *_ = in_order(route, snapshot, reading=method is Method.READ)
+            return _level_problem(first, method, snapshot)
 
 
 def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
@@ -157,10 +145,6 @@ def _fallback(route: Fallback, method: Method, snapshot: Snapshot) -> Effect:
     # A create that may have had an effect is not sent again, because it could create a second resource.
     when = "if it is not reached" if method is Method.CREATE else "if that fails"
     return Effect(method, now.sites, now.latency_ms, f"{now.does}; {when}: {named}{more}")
-
-
-def _majority(route: Replicas) -> str:
-    return f"a majority ({route.majority} of {len(route.sites)})"
 
 
 def _by_distance(route: Replicas, snapshot: Snapshot) -> tuple[tuple[str, ...], tuple[str, ...]]:

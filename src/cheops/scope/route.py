@@ -53,14 +53,20 @@ class Replicas(Struct, frozen=True):
     def majority(self) -> int:
         return len(self.sites) // 2 + 1
 
+    @property
+    def level_problem(self) -> str | None:
+        """Why requests with this level are refused; None if they are not."""
+        if self.consistency is Consistency.EVENTUAL:
+            return None
+        return (
+            f"the level '{self.consistency.value}' is not implemented yet; without a level replicas become equal "
+            "as soon as they can reach each other"
+        )
+
     def check_level(self) -> None:
         """Raises CheopsError if replication with this level is not implemented."""
-        if self.consistency is not Consistency.EVENTUAL:
-            raise CheopsError(
-                f"the level '{self.consistency.value}' is not implemented yet; without a level replicas become equal "
-                "as soon as they can reach each other",
-                status=501,
-            )
+        if problem := self.level_problem:
+            raise CheopsError(problem, status=501)
 
 
 class Cross(Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Applications for the simulator: small state machines that behave like the real ones, failures included."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -7,7 +8,9 @@ from typing import Any
 
 from cheops.engine.settings import Checkpoint, ResourceType
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Operation
+from cheops.log.operation import Command, Kind, Operation
+from cheops.logic.edit import Edit, compact
+from cheops.logic.edit import apply as apply_edit
 
 State = Any
 
@@ -28,6 +31,8 @@ class App:
     invent: Callable[[Random], tuple[str, str]]  # operation type, command line
     # Whether sites may apply an operation differently, so that the state does not follow from the log alone.
     varies: bool = False
+    # The state that effective operations give, if that is not the one after running them in their order.
+    expected: Callable[[Sequence[Operation]], State] | None = None
 
 
 def _entries(*rows: tuple[str, str, Result] | tuple[str, str, Result, bool]) -> Matrix:
@@ -278,11 +283,73 @@ _SORTED_FILE = replace(
     varies=True,
 )
 
+# -- a text, with the logic that merges edits -------------------------------------------------------------
+
+
+def _text_edit(text: str, line: str) -> Edit:
+    """The edit that a line means for the text at hand: its operation is made before its origin reads the text."""
+    match line.split():
+        case ["insert", mark, percent]:
+            place = len(text) * int(percent) // 100
+            return compact((place, mark, len(text) - place))
+        case ["delete", percent]:
+            place = len(text) * int(percent) // 100
+            length = min(3, len(text) - place)
+            return compact((place, -length, len(text) - place - length))
+    raise RefusedError(f"unknown command: {line}")
+
+
+def _text(state: str, line: str) -> str:
+    match line.split(maxsplit=1):
+        case ["reset"]:
+            return ""
+        case ["write", text]:
+            return str(json.loads(text))
+    return apply_edit(_text_edit(state, line), state)
+
+
+def _merged_text(ops: Sequence[Operation]) -> str:
+    from cheops.logic.text import merged_edit  # noqa: PLC0415 - it needs an optional package
+
+    bases = [place for place, op in enumerate(ops, 1) if op.kind is not Kind.NORMAL]
+    after = ops[bases[-1] :] if bases else ops
+
+    def edit_at(op: Operation, text: str) -> Edit | None:
+        try:
+            return _text_edit(text, op.payload.line)
+        except RefusedError:
+            return ()
+
+    edit = merged_edit(after, edit_at, "")
+    return apply_edit(edit, "") if edit is not None else "an edit does not fit"
+
+
+def _invent_edit(random: Random) -> tuple[str, str]:
+    if random.random() < 0.2:
+        return "edit", f"delete {random.randint(0, 100)}"
+    return "edit", f"insert <{random.randrange(10**9)}> {random.randint(0, 100)}"
+
+
+def _write_merged(ops: Sequence[Operation]) -> tuple[Command, ...]:
+    return (Command(f"write {json.dumps(_merged_text(ops))}"),)
+
+
+# Not among the others: a profile draws from all of those, so its histories would change.
+TEXT = App(
+    "text",
+    "",
+    _text,
+    Matrix(),
+    ResourceType("text", reset=Command("reset"), logic=_write_merged),
+    _invent_edit,
+    expected=_merged_text,
+)
+
 OTHER_APPS = {
     app.name: app
     for app in (_LENIENT_COUNTER, _LENIENT_FILE, _LENIENT_STORE, _PARALLEL_FILE, _DRAINED, _STOCK, _SORTED_FILE)
 }
-ALL_APPS = APPS | OTHER_APPS
+ALL_APPS = APPS | OTHER_APPS | {TEXT.name: TEXT}
 
 
 def with_early_checkpoints(type_: ResourceType) -> ResourceType:

@@ -382,7 +382,8 @@ def _state_problems(world: World, resource: str, oracle: History) -> Iterator[st
     if any(state != states[oracle.site_list[0]] for state in states.values()):
         yield f"the application's states differ: {states}"
     elif not app.varies and not comes_on_top(oracle):
-        expected = replayed(app.start, oracle.effective, app.run)
+        ops = oracle.effective
+        expected = app.expected(ops) if app.expected else replayed(app.start, ops, app.run)
         for name, state in states.items():
             if state != expected:
                 yield f"{name} has the state {state!r}, and the operations give {expected!r}"

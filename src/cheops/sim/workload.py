@@ -126,6 +126,7 @@ PROFILES = {
             partitions=10, forces=0.1, deletes=0,
         ),
         Profile("kinds", apps=tuple(OTHER_APPS), batch=3, matrix_changes=0.005),
+        Profile("texts", apps=("text",), partitions=8),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
         Profile(
             "byzantine", byzantine=True, policed=True, operations=30, duration_ms=8_000, loss=0.02, duplication=0.02,

@@ -9,8 +9,9 @@ from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import Response
 from cheops.yaml_file import parse_yaml
-from tests.agent.rig import until
+from tests.agent.rig import RefusedByAgentError, until
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
+from tests.support.command import run_here
 
 
 def sizes(sites: Sites, name: str) -> list[object]:
@@ -211,6 +212,28 @@ def test_levels_that_are_not_there_yet_say_so(three: Sites, level: str) -> None:
     assert f"the level '{level}' is not implemented yet" in answer.json["detail"]
     foreseen = three.call("site1", "POST", "/images", {"name": "x"}, f"{level}({EVERYWHERE})", Cheops_Dry_Run="1")
     assert (foreseen.status, foreseen.json["detail"]) == (501, answer.json["detail"])
+
+
+@pytest.mark.parametrize("level", ["strong", "atomic", "none"])
+def test_a_level_is_refused_in_the_same_words_everywhere(three: Sites, level: str) -> None:
+    """HTTP, its dry run, commands, their dry run, and `scope explain`. Also a read: it would not have the level."""
+    scope, said = f"{level}({EVERYWHERE})", set()
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        answer = three.call("site1", method, "/images/x", {}, scope)
+        assert answer.status == 501
+        said.add(answer.json["detail"])
+        said.add(three.call("site1", method, "/images/x", {}, scope, Cheops_Dry_Run="1").json["detail"])
+    assert len(said) == 1
+    words = said.pop()
+    for options in ([], ["--dry-run"]):
+        command = ["exec", "--id", "x", "--type", "t", "--command", "true", "--sites", scope, *options]
+        done = run_here(*command, "--url", three.rig.url("site1"))
+        assert (done.code, words in done.out + done.err) == (1, True), done
+    assert run_here("scope", "explain", scope, "--sites", "examples/sites.yaml").code != 0, "it knows other sites"
+    explained = run_here("scope", "explain", f"{level}(paris & brest)", "--sites", "examples/sites.yaml")
+    assert explained.out.count(f"is refused: {words}") == 4
+    with pytest.raises(RefusedByAgentError, match="no resource"):
+        three.rig.request("site1", "GET", "/api/v1/resources/x/status")
 
 
 def test_a_patch_of_what_is_not_replicated_says_so(three: Sites) -> None:

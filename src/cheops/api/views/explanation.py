@@ -6,6 +6,7 @@ have applied; then the progress of each site. The conclusion says what to do.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from operator import attrgetter
 
 from cheops.api.models.operations import Effect, Explanation, ExplanationStep
@@ -199,13 +200,27 @@ def _last_replay(replica: Replica, site: str) -> Reply | None:
 def _replay_text(replica: Replica, reply: Reply) -> str:
     ran = _run_by(reply)
     lost = [id_ for id_ in ran if _has_lost_its_effect(replica, id_)]
-    older = f"{len(ran) - _MAX_NAMED} older ones, " if len(ran) > _MAX_NAMED else ""
+    older = (
+        f"{len(ran) - _MAX_NAMED} older {'one' if len(ran) == _MAX_NAMED + 1 else 'ones'}, "
+        if len(ran) > _MAX_NAMED
+        else ""
+    )
     shown = f"{older}{in_words(names(ran[-_MAX_NAMED:]))}" if ran else "nothing more"
     order = ", in this order" if len(ran) > 1 else ""
+    if replica.type.logic and _has_concurrent(replica, ran):
+        return (
+            f"{reply.origin.site} replayed to merge concurrent operations: it started again from a base, and what the "
+            f"type's 'logic' made of {shown} ran in their place{_since(ran, lost)}"
+        )
     return (
         f"{reply.origin.site} replayed to restore the order: it started again from a base and ran "
         f"{shown}{order}{_since(ran, lost)}"
     )
+
+
+def _has_concurrent(replica: Replica, ids: list[OpId]) -> bool:
+    ops = [op for id_ in ids if (op := replica.history.ops.get(id_))]
+    return not all(a.is_before(b) for a, b in pairwise(ops))  # in their order, so causes come first
 
 
 def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
