@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cheops.errors import CheopsError
 from cheops.scope import BUILTIN, Consistency, Cross, One, Replicas, Route, Scope, ScopeError, Snapshot, parse
 from cheops.scope.explanation import Method, effect, explain, explanation_data
-from cheops.scope.route import Cross, Direct, in_order, resolve, works_now
+from cheops.scope.route import Direct, in_order, resolve, works_now
 from tests.scope.strategies import scopes_of
 from tests.scope.world import routed, world
 

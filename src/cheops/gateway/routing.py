@@ -46,8 +46,7 @@ class Replicate(Struct, frozen=True):
     route: Replicas
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Struct, frozen=True):
     route: Cross
 
 
