@@ -27,6 +27,8 @@ STEPS_FORWARD = told(
     "b1 set at 4",
     "c1 set at 5 knowing a1:2 b1:2",
 )
+# A site that has run the set of b has to run the note before it, and then the set again.
+BEFORE_A_BASE = told([TOLERANT], "a1 set at 1", "b1 set at 9", "a1 note at 6 knowing a1:1")
 # put-b comes before add-b, on which put-a depends, which comes before add-a.
 TWO_STEPS = told(
     [TOLERANT_TWICE],

@@ -15,6 +15,7 @@ from cheops.security.tokens import BadTokenError
 
 LABELS = {
     "AddressError": "address",
+    "BodyError": "bad list",
     "CertificateError": "certificate",
     "CodecError": "codec",
     "CommandLineError": "command line",

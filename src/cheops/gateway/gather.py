@@ -13,11 +13,11 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError

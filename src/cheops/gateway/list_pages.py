@@ -6,9 +6,10 @@ its `next` leads to the rest: of that part, then of the parts after it. `pages` 
 """
 
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.bounded import BoundedMap
 from cheops.config.pages import PagesConfig
@@ -171,7 +172,7 @@ class PageReader:
         has_given = len(page.items) > before
         if following is not None:
             style = following.style or place.style
-            page.place = msgspec.structs.replace(place, query=following.query, site=part.status.site, style=style)
+            page.place = replace(place, query=following.query, site=part.status.site, style=style)
             page.is_full = has_given if not page.fills else len(page.items) >= (page.limit or 0)
         else:
             self._move_on(page, place)
@@ -206,15 +207,13 @@ class PageReader:
                 f"no answer from {status.text}, whose part of the list goes on. Ask for the same page again later",
             )
         missing = (*place.missing, (status.site, status.status))
-        self._move_on(page, msgspec.structs.replace(place, missing=missing))
+        self._move_on(page, replace(place, missing=missing))
         return None
 
     @staticmethod
     def _move_on(page: _Page, place: Position) -> None:
         after = place.part + 1
-        page.place = (
-            msgspec.structs.replace(place, part=after, query=None, site="") if after < len(place.parts) else None
-        )
+        page.place = replace(place, part=after, query=None, site="") if after < len(place.parts) else None
 
     # -- the response ----------------------------------------------------------------------------------------
 
@@ -254,7 +253,7 @@ class PageReader:
             seen = secrets.token_urlsafe(_TOKEN_BYTES)
         if seen:
             self._seen[seen] = page.seen
-        marker = written(msgspec.structs.replace(place, seen=seen))
+        marker = written(replace(place, seen=seen))
         return with_parameter(page.asking.query, page.config.marker or page.config.page, marker)
 
     @staticmethod

@@ -6,7 +6,9 @@ sends them, and served where they arrive. Only what the client says about the wh
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cheops.config.services import ServiceConfig
 from cheops.errors import CheopsError
@@ -43,8 +45,7 @@ class Watches:
             one.client_left()
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(Struct, frozen=True):
     """A read of a client, and what all requests for its parts have in common."""
 
     request: Request
