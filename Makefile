@@ -100,6 +100,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	CHEOPS_TEST_EDGE=all $(BIN)/pytest -q tests/edge/test_networks.py --timeout 3000
 	CHEOPS_TEST_AGENTS=50 $(BIN)/pytest -q tests/edge/test_many_agents.py --timeout 3000
 	CHEOPS_TEST_MESH_SITES=1000 $(BIN)/pytest -q tests/sync/test_mesh.py --timeout 3000
+	CHEOPS_TEST_HISTORIES=all $(BIN)/pytest -q tests/sim/test_seeds.py --timeout 3000
 	CHEOPS_TEST_TEXTS=1000 $(BIN)/pytest -q tests/logic/test_text.py --timeout 3000
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 	CHEOPS_TEST_LIST_ITEMS=100000 $(BIN)/pytest -q tests/gateway/test_long_lists.py --timeout 3000

@@ -1,5 +1,7 @@
 """A sample of 120 histories on every run of the tests; `make soak` plays some four hundred times as many."""
 
+import os
+
 import pytest
 
 from cheops.sim.simulation import play
@@ -16,7 +18,9 @@ CHUNKS = [
     for profile, sites, histories, chunk in PLAN
     for first in range(0, histories, chunk)
 ]
-# Histories of `make soak` that once went wrong.
+# Histories of `make soak` that once went wrong. Most are other histories by now, since the engine has changed. So `make
+# test` plays every third, the newest first, and `make soak` all.
+_EACH = 1 if os.environ.get("CHEOPS_TEST_HISTORIES") == "all" else -3
 ONCE_BROKEN = [
     ("hostile", 3, 7114),
     ("hostile", 5, 20595),
@@ -86,7 +90,7 @@ def test_nothing_is_lost_and_all_converge(profile: str, sites: int, seeds: range
         _goes_well(profile, sites, seed)
 
 
-@pytest.mark.parametrize(("profile", "sites", "seed"), ONCE_BROKEN)
+@pytest.mark.parametrize(("profile", "sites", "seed"), ONCE_BROKEN[::_EACH])
 def test_what_once_went_wrong_goes_well(profile: str, sites: int, seed: int) -> None:
     _goes_well(profile, sites, seed)
 
