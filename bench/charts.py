@@ -165,6 +165,10 @@ class _Bar:
 _CHART_WIDTH, _CHART_HEIGHT = 640, 380
 _CHART_LEFT, _CHART_RIGHT, _CHART_TOP, _CHART_BOTTOM = 64, 20, 20, 84
 _TICKS = 6
+_DARK = (
+    "<style>@media (prefers-color-scheme: dark){rect{fill:#0d1117}text{fill:#e6edf3}"
+    'path[stroke="#ddd"]{stroke:#3d444d}}</style>'
+)
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,8 @@ class LineChart:
         scale = _Scale(x_step, y_step)
         size = f'viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}"'
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {self._label()}font-family="sans-serif" font-size="13">',
+            _DARK,
             f'<rect width="{_CHART_WIDTH}" height="{_CHART_HEIGHT}" fill="white"/>',
             *(line for number in range(_TICKS) for line in scale.tick(number)),
             *self._labels(),
@@ -208,6 +213,10 @@ class LineChart:
             "</svg>",
         ]
         return "\n".join(parts) + "\n"
+
+    def _label(self) -> str:
+        """For screen readers."""
+        return f'role="img" aria-label="{escape(self.title)}" ' if self.title else ""
 
     def _labels(self) -> list[str]:
         middle = (_CHART_LEFT + _CHART_WIDTH - _CHART_RIGHT) / 2

@@ -74,7 +74,7 @@ def _processor(counted: dict[int, Traffic]) -> Section:
     costs = {
         "messages": {sites: one.messages for sites, one in counted.items()},
         "bytes": {sites: one.bytes for sites, one in counted.items()},
-        "processor time of the agents": {sites: agents for sites, (agents, _) in spent.items()},
+        "processor time": {sites: agents for sites, (agents, _) in spent.items()},
     }
     growth = ", ".join(f"{what} {_exponent(cost):.2f}" for what, cost in costs.items())
     about = (
