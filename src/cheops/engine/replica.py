@@ -153,7 +153,7 @@ class Replica:
         self.converged_ms: int | None = None  # since when it is, as far as this site knows (health.py)
         self.due_ms: int | None = None  # when a tombstone may be dropped, as the ledger says
         # What the log had when this site said that it may be dropped, and promised to add nothing: see tombstones.py.
-        self.has_promised = False  # at some time: mostly neither was ever said
+        self.has_promised = False  # ever: mostly neither was said
         self._ready_at: Vector | None = None
         self._closed_at: Vector | None = None
 

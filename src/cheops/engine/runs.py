@@ -61,7 +61,7 @@ class RunSlot:
 
     @property
     def has_waited(self) -> bool:
-        """Whether a run was put off at some time, and may still be."""
+        """Whether a run was ever put off, and may still be."""
         return self._retry.is_set
 
     def begin(self, running: Running) -> None:

@@ -225,7 +225,7 @@ def after_page(config: PagesConfig, query: str, count: int, last_id: str | None)
     return Next(with_parameter(query, config.marker, last_id))
 
 
-# -- what the client is told ---------------------------------------------------------------------------------
+# -- what the client receives --------------------------------------------------------------------------------
 
 
 def link_header(path: str, query: str) -> str:
