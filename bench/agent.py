@@ -262,7 +262,8 @@ def _point(seen: Propagation) -> Point:
 
 
 SUBMITTERS = (1, 8, 32)
-TARGET = 3_000
+TARGET, TARGET_OF_ONE = 3_000, 1_500  # operations/s: on distinct resources, on one
+ONE_RESOURCE = "all the same"
 _ROUNDS, _ROUND_S = 3, 1.0
 _MAX_COMMITS = 300  # that the reference repeats
 
@@ -271,7 +272,7 @@ Resource = Callable[[int, int], str]
 KINDS: dict[str, Resource] = {
     "each submitter its own": lambda client, _turn: f"own-{client}",
     "a new one each time": lambda client, turn: f"new-{client}-{turn}",
-    "all the same": lambda _client, _turn: "same",
+    ONE_RESOURCE: lambda _client, _turn: "same",
 }
 
 
@@ -292,7 +293,8 @@ def submit_section() -> Section:
             for submitters in SUBMITTERS:
                 measured = uvloop.run(_measured(resource, submitters))
                 bare_s = reference.seconds(measured.commits) / len(measured.commits)
-                rows.append((kind, str(submitters), *_figures(measured, bare_s)))
+                target = TARGET_OF_ONE if kind == ONE_RESOURCE else TARGET
+                rows.append((kind, str(submitters), *_figures(measured, bare_s, target)))
     columns = (
         "resource",
         "submitters",
@@ -306,11 +308,11 @@ def submit_section() -> Section:
     return Section("agent-submit", columns, tuple(rows))
 
 
-def _figures(measured: Measured, bare_s: float) -> tuple[str, ...]:
+def _figures(measured: Measured, bare_s: float, target: int) -> tuple[str, ...]:
     bare_per_s = 1 / (bare_s * measured.commits_per_operation)
     return (
         f"{measured.per_s:,.0f}",
-        f"≥ {TARGET:,}",
+        f"≥ {target:,}",
         human(measured.cpu_s),
         f"{measured.commits_per_operation:.2f}",
         f"{bare_per_s:,.0f}",

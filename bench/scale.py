@@ -38,8 +38,9 @@ def run() -> Iterator[Section]:
         "It is counted in the simulator with the limits of an agent, so it depends on no machine. Bytes are those\n"
         "of the messages as agents send them, without TLS; origins and times are as long as those of agents. With\n"
         "outputs, each site prints 520 characters that hardly compress. Signed, each site gets two signatures of\n"
-        "each other one. Before, each site got the reports, replies and outputs of all others in full\n"
-        "([ADR 0030](adr/0030-short-messages.md))."
+        "each other one, and each is made by itself; agents sign reports together with the documents of a commit,\n"
+        "of which the bytes were not counted. Before, each site got the reports, replies and outputs of all others\n"
+        "in full ([ADR 0030](adr/0030-short-messages.md))."
     )
     rows, counted = [], {}
     for sites in _SITES:

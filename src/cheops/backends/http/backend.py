@@ -363,9 +363,9 @@ class HttpBackend(Backend):
         """The response of the service. Raises UpstreamError."""
         if task.request.to and not task.is_of_client:
             await self.copies.note_try(task.meta_id, task.op)
-        response = self._response(task, path, more)
-        is_creation = task.request.binds and task.meta_id not in self.copies.index.copies
-        return await (response_to(task, self.copies, response) if is_creation else response)
+        if task.request.binds and task.meta_id not in self.copies.index.copies:
+            return await response_to(task, self.copies, lambda: self._response(task, path, more))
+        return await self._response(task, path, more)
 
     async def _response(self, task: Task, path: str, more: tuple[Header, ...]) -> ServiceReply:
         if not task.request.session:

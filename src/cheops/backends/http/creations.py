@@ -5,7 +5,7 @@ says that nothing was done. Mostly it is sent again, and then its outcome is kno
 first, it is not run any more: then the service may have what its site has no copy of, and the deletion must reach it.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from cheops.backends.http.copies import Copies
 from cheops.backends.http.existing import Task
@@ -23,12 +23,12 @@ MAY_EXIST = (
 _FAILED = 400  # and above
 
 
-async def response_to(task: Task, copies: Copies, response: Awaitable[ServiceReply]) -> ServiceReply:
+async def response_to(task: Task, copies: Copies, send: Callable[[], Awaitable[ServiceReply]]) -> ServiceReply:
     """What the service answers to a creation. An earlier attempt that may have had an effect stays noted."""
     had_tried = copies.may_have_created(task.meta_id)
     await copies.note_try(task.meta_id, task.op)
     try:
-        reply = await response
+        reply = await send()
     except CheopsError as error:
         if not had_tried and not may_have_had_effect(error):
             await copies.forget_try(task.meta_id)
